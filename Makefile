@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+
+# Every command that builds for a host says CGO_ENABLED=0: with a C compiler
+# present Go turns cgo on by itself, and the binary would get a glibc floor.
+
+GO ?= go
+
+# What `make soak` repeats, and how often. The property tests draw new cases on
+# every run.
+SOAK_COUNT ?= 50
+SOAK_PACKAGES ?= ./gp/... ./internal/kernel/... ./cuda/sim/...
+
+.PHONY: test ci lint ptx ptx-check gpu-bundle soak clean
+
+test:
+	CGO_ENABLED=0 $(GO) test ./...
+
+ci:
+	.ci/run
+
+lint:
+	.ci/run lint
+
+ptx:
+	$(GO) run ./ptx/internal/genptx
+
+ptx-check:
+	$(GO) run ./ptx/internal/genptx -check
+
+gpu-bundle:
+	bundle/build.sh
+
+soak:
+	CGO_ENABLED=1 $(GO) test -race -count=$(SOAK_COUNT) -timeout 6h $(SOAK_PACKAGES)
+
+clean:
+	rm -rf build
