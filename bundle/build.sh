@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Packs what a GPU host without Go needs to run the tests, the benchmarks and
+# the command: build/gpu/bundle.tar.gz. On the host:
+#
+#   tar xzf bundle.tar.gz && gpu/run.sh OUT
+#
+# Layout of the archive: gpu/run.sh, gpu/gp, gpu/packages (one package folder a
+# line) and gpu/tree/<package folder>/ with the test binary `run.test`, the
+# package's testdata and its own sources, which some tests read. A test binary
+# runs in that folder, as it would under `go test`.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+limit=$((48 << 20)) # bytes, of the archive
+out=build/gpu
+stage=$out/gpu
+
+# Not for the host: commands, examples and checkers, and the test of the layering,
+# which asks the go command.
+skip() {
+    case $1 in
+    . | cmd/* | examples/* | tools/* | internal/arch | */internal/gen*) return 0 ;;
+    esac
+    return 1
+}
+
+export CGO_ENABLED=0 GOOS=linux GOARCH=amd64
+flags=(-trimpath -buildvcs=false -ldflags="-s -w")
+
+rm -rf "$out"
+mkdir -p "$stage/tree"
+go build "${flags[@]}" -o "$stage/gp" ./cmd/gp
+install -m 755 bundle/run.sh "$stage/run.sh"
+git rev-parse --short=12 HEAD >"$stage/commit" 2>/dev/null || echo unknown >"$stage/commit"
+if [[ -n $(git status --porcelain 2>/dev/null) ]]; then
+    echo "$(<"$stage/commit")+changes" >"$stage/commit"
+fi
+
+root=$PWD
+go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | while IFS= read -r dir; do
+    [[ -n $dir ]] || continue
+    pkg=.
+    [[ $dir == "$root" ]] || pkg=${dir#"$root"/}
+    skip "$pkg" && continue
+    mkdir -p "$stage/tree/$pkg"
+    # One at a time: go test -c for several packages holds all of them in memory.
+    go test -c "${flags[@]}" -o "$stage/tree/$pkg/run.test" "./$pkg"
+    find "$dir" -maxdepth 1 -type f \( -name '*.go' -o -name '*.cu' -o -name '*.ptx' \) -exec cp -t "$stage/tree/$pkg" {} +
+    if [[ -d $dir/testdata ]]; then
+        cp -r "$dir/testdata" "$stage/tree/$pkg/"
+    fi
+    echo "$pkg" >>"$stage/packages"
+    printf '%-28s %5d KiB\n' "$pkg" $(($(stat -c %s "$stage/tree/$pkg/run.test") >> 10))
+done
+
+tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner -czf "$out/bundle.tar.gz" gpu
+size=$(stat -c %s "$out/bundle.tar.gz")
+printf '%s: %d.%d MiB, %d test binaries, commit %s\n' "$out/bundle.tar.gz" $((size >> 20)) $(((size >> 10) % 1024 * 10 / 1024)) \
+    "$(wc -l <"$stage/packages")" "$(<"$stage/commit")"
+if ((size > limit)); then
+    echo "too big: the limit is $((limit >> 20)) MiB" >&2
+    exit 1
+fi

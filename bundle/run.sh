@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Runs the bundle it lies in: run.sh OUT. Needs bash, coreutils, grep and gzip.
+#
+# The command's selftest with cold and with warm caches, every test binary, and
+# the call benchmarks. Leaves at most eight files in OUT:
+#
+#   summary.txt          what failed first, then what ran
+#   tests.log[.gz]       the test binaries' and the selftests' output
+#   selftest-cold.json   no compiled kernels in the cache, first run
+#   selftest-warm.json   the same command again
+#   measured.json        what the measuring tests wrote, by file name
+#   skipped.txt          each skipped test with its reason
+#   bench.txt            benchmarks of the driver calls
+#
+# Exit 1 if anything failed. What may be set:
+#
+#   GP_BUNDLE_LIMIT    seconds a test binary may take (default 150)
+#   GP_BUNDLE_BYTES    --bytes of the selftest (default 64MiB)
+#   GP_BUNDLE_ONLY     only packages whose folder matches this bash pattern
+#   GP_BUNDLE_BENCH    packages whose benchmarks run (default "cuda internal/libcuda")
+set -uo pipefail
+export LC_ALL=C
+
+if (($# != 1)); then
+    echo "usage: run.sh OUT" >&2
+    exit 2
+fi
+mkdir -p "$1" || exit 2
+out=$(cd "$1" && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+limit=${GP_BUNDLE_LIMIT:-150}
+bytes=${GP_BUNDLE_BYTES:-64MiB}
+only=${GP_BUNDLE_ONLY:-*}
+bench=${GP_BUNDLE_BENCH-cuda internal/libcuda}
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+log=$tmp/tests.log
+: >"$log"
+: >"$out/skipped.txt"
+mkdir "$tmp/measure"
+export GP_MEASURE_DIR=$tmp/measure
+
+failed=() lines=()
+
+say() {
+    lines+=("$1")
+    echo "$1"
+}
+
+now() { date +%s; }
+
+# A cache of our own, so that the first run is cold whatever the host has seen:
+# ours below XDG_CACHE_HOME, the driver's JIT cache in CUDA_CACHE_PATH.
+export XDG_CACHE_HOME=$tmp/cache CUDA_CACHE_PATH=$tmp/jit
+mkdir -p "$XDG_CACHE_HOME" "$CUDA_CACHE_PATH"
+
+selftest() { # name, then gp's arguments; stdout to $tmp/$name
+    local name=$1 at rc
+    shift
+    at=$(now)
+    timeout -k 10 "$limit" "$here/gp" selftest "$@" >"$tmp/$name" 2>"$tmp/$name.err"
+    rc=$?
+    {
+        echo "##### gp selftest $* (exit $rc)"
+        cat "$tmp/$name" "$tmp/$name.err"
+    } >>"$log"
+    if ((rc != 0)); then
+        failed+=("gp selftest $*: exit $rc: $(tail -n 1 "$tmp/$name.err")")
+    fi
+    say "$(printf 'selftest %-38s exit %d  %4d s' "$*" "$rc" $(($(now) - at)))"
+}
+
+selftest selftest-cold.json --json --bytes "$bytes"
+selftest selftest-warm.json --json --bytes "$bytes"
+selftest selftest.txt --bytes "$bytes"
+cp "$tmp/selftest-cold.json" "$tmp/selftest-warm.json" "$out"
+
+# The reason of a skip is the last line that the test logged before the SKIP line.
+collect_skips() { # package, log
+    local line reason=
+    while IFS= read -r line; do
+        case $line in
+        *"--- SKIP: "*) printf '%s %s: %s\n' "$1" "${line#*--- SKIP: }" "${reason#"${reason%%[! ]*}"}" >>"$out/skipped.txt" ;;
+        " "*.go:[0-9]*) reason=$line ;;
+        esac
+    done < <(grep -E -e '--- SKIP: |^ +[A-Za-z0-9_]+\.go:[0-9]+: ' "$2")
+}
+
+while IFS= read -r pkg; do
+    # shellcheck disable=SC2053 # a pattern is meant
+    [[ $pkg == $only ]] || continue
+    at=$(now)
+    (cd "$here/tree/$pkg" && timeout -k 10 $((limit + 10)) ./run.test -test.v -test.count=1 -test.timeout "${limit}s") >"$tmp/one.log" 2>&1
+    rc=$?
+    {
+        echo "##### $pkg (exit $rc)"
+        cat "$tmp/one.log"
+    } >>"$log"
+    collect_skips "$pkg" "$tmp/one.log"
+    pass=$(grep -c -- '--- PASS: ' "$tmp/one.log")
+    fail=$(grep -c -- '--- FAIL: ' "$tmp/one.log")
+    skip=$(grep -c -- '--- SKIP: ' "$tmp/one.log")
+    if ((rc != 0)); then
+        while IFS= read -r line; do
+            failed+=("$pkg: ${line#"${line%%[! ]*}"}")
+        done < <(grep -E -e '--- FAIL: |^panic: |^fatal error: |^SIG[A-Z]+: ' "$tmp/one.log" | head -n 20)
+        ((fail > 0)) || failed+=("$pkg: exit $rc: $(tail -n 1 "$tmp/one.log")")
+    fi
+    say "$(printf 'test %-28s pass %4d  fail %2d  skip %3d  exit %d  %4d s' "$pkg" "$pass" "$fail" "$skip" "$rc" $(($(now) - at)))"
+done <"$here/packages"
+
+: >"$out/bench.txt"
+for pkg in $bench; do
+    [[ -x $here/tree/$pkg/run.test ]] || continue
+    at=$(now)
+    (cd "$here/tree/$pkg" && timeout -k 10 "$limit" ./run.test -test.run '^$' -test.bench . -test.benchtime 200ms -test.benchmem) >"$tmp/one.log" 2>&1
+    rc=$?
+    {
+        echo "##### $pkg (exit $rc)"
+        cat "$tmp/one.log"
+    } >>"$out/bench.txt"
+    ((rc == 0)) || failed+=("benchmarks of $pkg: exit $rc: $(tail -n 1 "$tmp/one.log")")
+    say "$(printf 'bench %-27s exit %d  %4d s' "$pkg" "$rc" $(($(now) - at)))"
+done
+
+# {"file name": its content, ...}: each file is one JSON value.
+{
+    printf '{'
+    sep=
+    for f in "$tmp"/measure/*.json; do
+        [[ -s $f ]] || continue
+        name=${f##*/}
+        printf '%s\n"%s": ' "$sep" "${name%.json}"
+        cat "$f"
+        sep=,
+    done
+    printf '\n}\n'
+} >"$out/measured.json"
+
+if (($(stat -c %s "$log") > 1 << 20)); then
+    gzip -9 <"$log" >"$out/tests.log.gz"
+else
+    cp "$log" "$out/tests.log"
+fi
+
+{
+    if ((${#failed[@]})); then
+        echo "FAILED: ${#failed[@]}"
+        printf '  %s\n' "${failed[@]}"
+    else
+        echo "everything passed"
+    fi
+    echo
+    echo "commit   $(<"$here/commit")"
+    echo "kernel   $(uname -srm)"
+    # GPU names and driver; no serial numbers or UUIDs: this file is kept.
+    if command -v nvidia-smi >/dev/null; then
+        timeout 30 nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.max,pcie.link.width.max,pci.bus_id --format=csv,noheader 2>&1 | while IFS= read -r line; do
+            echo "gpu      $line"
+        done
+    else
+        echo "gpu      no nvidia-smi"
+    fi
+    echo "machine  $(head -n 1 "$tmp/selftest.txt")"
+    echo "skipped  $(wc -l <"$out/skipped.txt") tests, see skipped.txt"
+    echo
+    printf '%s\n' "${lines[@]}"
+} >"$out/summary.txt"
+
+echo
+cat "$out/summary.txt"
+((${#failed[@]} == 0))
