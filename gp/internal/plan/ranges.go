@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"slices"
+	"sort"
+)
+
+// A segment is a range of bytes that share one state.
+type segment[T any] struct {
+	lo, hi uint64
+	state  T
+}
+
+// A rangeMap gives each byte of a region a state. Its segments are sorted, do
+// not overlap and leave no gap.
+type rangeMap[T interface{ from(n uint64) T }] struct{ segs []segment[T] }
+
+// newRangeMap is a map of the bytes [0, n) that all have the state s.
+func newRangeMap[T interface{ from(n uint64) T }](n uint64, s T) *rangeMap[T] {
+	m := &rangeMap[T]{}
+	if n > 0 {
+		m.segs = []segment[T]{{0, n, s}}
+	}
+	return m
+}
+
+// split makes at a boundary between segments and returns the index of the
+// segment that begins there.
+func (m *rangeMap[T]) split(at uint64) int {
+	i := sort.Search(len(m.segs), func(i int) bool { return m.segs[i].hi > at })
+	if i == len(m.segs) || m.segs[i].lo == at {
+		return i
+	}
+	s := m.segs[i]
+	m.segs[i].hi = at
+	m.segs = slices.Insert(m.segs, i+1, segment[T]{at, s.hi, s.state.from(at - s.lo)})
+	return i + 1
+}
+
+// in returns the segments that make up [lo, hi). They may be changed in place
+// until the next call.
+func (m *rangeMap[T]) in(lo, hi uint64) []segment[T] {
+	if lo >= hi {
+		return nil
+	}
+	i := m.split(lo)
+	j := m.split(hi)
+	return m.segs[i:j]
+}
+
+// set makes [lo, hi) one segment of the state s.
+func (m *rangeMap[T]) set(lo, hi uint64, s T) {
+	if lo >= hi {
+		return
+	}
+	i := m.split(lo)
+	j := m.split(hi)
+	m.segs = slices.Replace(m.segs, i, j, segment[T]{lo, hi, s})
+}
+
+// users records which steps last touched a range: the last writer, and those
+// that have read it since. Of the readers on one lane the latest stands for
+// all, since a lane runs its steps in order.
+type users struct {
+	writer  int // -1: none
+	readers []int
+}
+
+func (u users) from(uint64) users { return u }
+
+// read returns u with step i, which runs on the given lane, as a reader. The
+// slice is copied, since the halves of a split segment share it.
+func (u users) read(i int, lane func(step int) int) users {
+	rs := make([]int, 0, len(u.readers)+1)
+	for _, r := range u.readers {
+		if lane(r) != lane(i) {
+			rs = append(rs, r)
+		}
+	}
+	return users{u.writer, append(rs, i)}
+}
+
+// A region is a piece of memory: spans that name the same bytes have the same
+// region, whatever they call it.
+type region struct {
+	space Space
+	rank  int
+}
+
+// locate gives the region of a span and its offset there: in a plan in place,
+// In is a part of Out.
+func (p *Plan) locate(s Span) (region, uint64) {
+	if s.Space == In && p.InPlace {
+		return region{Out, s.Rank}, s.Off + p.InOff[s.Rank]
+	}
+	return region{s.Space, s.Rank}, s.Off
+}
+
+// size is the length in bytes of a rank's space.
+func (p *Plan) size(s Space, rank int) uint64 {
+	switch s {
+	case In:
+		return p.InBytes[rank]
+	case Out:
+		return p.OutBytes[rank]
+	case Host:
+		return p.HostBytes[rank]
+	case Scratch:
+		return p.ScratchBytes[rank]
+	}
+	return 0
+}
