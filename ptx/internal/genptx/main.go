@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command genptx makes ptx/embedded/*.ptx from ptx/*.cu with clang 16:
+//
+//	go run ./ptx/internal/genptx          writes the files
+//	go run ./ptx/internal/genptx -check   fails if they are not what it would write
+//
+// It runs in the repository's root. The output depends on the sources and on
+// clang's version alone. Every instruction is held against package isa's table
+// before anything is written.
+//
+// It does not import package ptx, which cannot be built before the files exist.
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
+	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
+	"github.com/geforce-p2p/geforce-p2p/ptx/internal/isa"
+)
+
+//go:embed prelude.h
+var prelude []byte
+
+func main() {
+	check := flag.Bool("check", false, "compare with the files that are there instead of writing them")
+	clang := flag.String("clang", "clang-16", "the compiler; another major version writes other text")
+	dir := flag.String("dir", "ptx", "where fold.cu, copy.cu and embedded/ are")
+	flag.Parse()
+	if err := run(*clang, *dir, *check); err != nil {
+		fmt.Fprintln(os.Stderr, "genptx:", err)
+		os.Exit(1)
+	}
+}
+
+func run(clang, dir string, check bool) error {
+	if _, err := exec.LookPath(clang); err != nil {
+		return fmt.Errorf("%w (Debian: apt-get install clang-16)", err)
+	}
+	tmp, err := os.MkdirTemp("", "genptx")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	header := filepath.Join(tmp, "prelude.h")
+	if err := os.WriteFile(header, prelude, 0o600); err != nil {
+		return err
+	}
+	var faults []error
+	files := map[string]bool{}
+	for _, m := range kernel.Modules() {
+		text, err := compile(clang, dir, header, m)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.Name(), err)
+		}
+		if err := isa.Check(text, entries(m)); err != nil {
+			return fmt.Errorf("%s: %w", m.Name(), err)
+		}
+		file := filepath.Join(dir, "embedded", m.Name()+".ptx")
+		files[file] = true
+		if !check {
+			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+				return err
+			}
+			continue
+		}
+		have, err := os.ReadFile(file)
+		if err != nil {
+			faults = append(faults, err)
+		} else if string(have) != text {
+			faults = append(faults, fmt.Errorf("%s is stale: run make ptx", file))
+		}
+	}
+	there, err := filepath.Glob(filepath.Join(dir, "embedded", "*.ptx"))
+	if err != nil {
+		return err
+	}
+	for _, f := range there {
+		if !files[f] {
+			faults = append(faults, fmt.Errorf("%s is of no module", f))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func entries(m kernel.Module) []string {
+	if m.Type == 0 {
+		return []string{kernel.CopyEntry}
+	}
+	var es []string
+	for _, o := range dtype.Ops {
+		es = append(es, kernel.FoldEntry(m.Type, o))
+	}
+	return es
+}
+
+func compile(clang, dir, header string, m kernel.Module) (string, error) {
+	source := m.Kernel + ".cu"
+	made := source
+	args := []string{
+		"-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "--cuda-gpu-arch=sm_80",
+		"-Xclang", "-target-feature", "-Xclang", "+ptx70",
+		"-std=c++14", "-O3", "-ffp-contract=off", "-Wall", "-Wno-unused-function", "-Werror",
+		"-include", header, "-S", "-o", "-",
+	}
+	if m.Type != 0 {
+		args = append(args, "-DGP_TYPE_"+m.Type.Tag())
+		made += " with GP_TYPE_" + m.Type.Tag()
+	}
+	var out, diag bytes.Buffer
+	cmd := exec.Command(clang, append(args, filepath.Join(dir, source))...)
+	cmd.Stdout, cmd.Stderr = &out, &diag
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, diag.Bytes())
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "// SPDX-License-Identifier: Apache-2.0\n// Made from %s by \"make ptx\". Do not edit.\n", made)
+	for line := range strings.Lines(out.String()) {
+		line, _, _ = strings.Cut(line, "//")
+		line = strings.TrimRight(line, " \t\n")
+		if line != "" {
+			b.WriteString(line + "\n")
+		}
+	}
+	return b.String(), nil
+}
