@@ -14,4 +14,13 @@ var (
 	NewDriver func(api.Driver) (driver any, err error)
 	// Seam returns the api.Driver beneath a *cuda.Driver.
 	Seam func(driver any) api.Driver
+	// ContextHandle is the handle of a *cuda.Context.
+	ContextHandle func(ctx any) api.Context
+	// StreamHandle is the handle of a *cuda.Stream.
+	StreamHandle func(stream any) api.Stream
+	// Error turns the code that a seam call answered into the error that package
+	// cuda's own methods return, nil for success. driver is a *cuda.Driver. ctx is
+	// the *cuda.Context that the call ran on, or nil; a sticky code is kept as
+	// the cause of its loss.
+	Error func(driver any, ctx any, op string, c api.Code) error
 )
