@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build (linux || darwin) && (amd64 || arm64) && !android && !ios
+
+package dl
+
+import (
+	"runtime"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// load wraps dlopen. dlerror belongs to the OS thread and purego asks for it
+// in a second call, so both must run on one thread.
+func load(name string) (uintptr, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+}
+
+// find wraps dlsym, on one thread for the same reason.
+func find(handle uintptr, symbol string) (uintptr, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return purego.Dlsym(handle, symbol)
+}
+
+// dlInfo is Dl_info of dlfcn.h.
+type dlInfo struct {
+	fname, fbase, sname, saddr uintptr
+}
+
+// dladdr asks the loader which file holds an address. The function is looked
+// up each time: it is asked once or twice in a process.
+func dladdr(addr uintptr) string {
+	p, err := find(purego.RTLD_DEFAULT, "dladdr")
+	if err != nil || p == 0 {
+		return ""
+	}
+	info := new(dlInfo)
+	if int32(Call2(Proc(p), addr, uintptr(unsafe.Pointer(info)))) == 0 {
+		return ""
+	}
+	return GoString(info.fname)
+}
