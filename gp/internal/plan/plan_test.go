@@ -1,0 +1,555 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
+	"github.com/stretchr/testify/require"
+)
+
+// An algorithm is one of the package's, in the same dress as the others. A
+// copy copies Count elements; Ranks is what it needs.
+type algorithm struct {
+	name    string
+	ranks   int // 0: any
+	reduces bool
+	inPlace bool // has such a form
+	make    func(Args) (*Plan, error)
+}
+
+func asCopy(f func(CopyArgs) (*Plan, error)) func(Args) (*Plan, error) {
+	return func(a Args) (*Plan, error) {
+		return f(CopyArgs{Bytes: a.Count * uint64(a.Type.Size()), Type: a.Type, Chunk: a.Chunk, Slots: a.Slots, HostBudget: a.HostBudget})
+	}
+}
+
+var algorithms = []algorithm{
+	{"copy staged", 2, false, false, asCopy(Copy)},
+	{"copy direct", 2, false, false, asCopy(Direct)},
+	{"copy local", 1, false, false, asCopy(Local)},
+	{"all_reduce ring", 0, true, true, RingAllReduce},
+	{"all_reduce ring_zero_copy", 0, true, true, func(a Args) (*Plan, error) { a.ZeroCopy = true; return RingAllReduce(a) }},
+	{"all_gather ring", 0, false, true, RingAllGather},
+	{"all_gather direct", 0, false, true, DirectAllGather},
+}
+
+// variants calls f for every rank count, in place or not.
+func (al algorithm) variants(ranks []int, f func(ranks int, inPlace bool)) {
+	if al.ranks > 0 {
+		ranks = []int{al.ranks}
+	}
+	for _, n := range ranks {
+		f(n, false)
+		if al.inPlace {
+			f(n, true)
+		}
+	}
+}
+
+// inputs makes every rank's In: small integers of the type, so that sums and
+// products stay finite, with some special values where NaN has one answer.
+func inputs(p *Plan, rng *rand.Rand) [][]byte {
+	ins := make([][]byte, p.Ranks)
+	for r, n := range p.InBytes {
+		ins[r] = make([]byte, n)
+		if p.Op != "all_reduce" || !p.Type.Float() || p.Reduction == dtype.Min || p.Reduction == dtype.Max {
+			fill(ins[r], rng)
+			continue
+		}
+		for at := 0; at < int(n); at += p.Type.Size() {
+			x := (rng.Float64() - 0.5) * 4
+			put(ins[r][at:], p.Type, x)
+		}
+	}
+	return ins
+}
+
+// put writes a finite float of the type.
+func put(b []byte, t dtype.Type, x float64) {
+	switch t {
+	case dtype.Float64:
+		bits := math.Float64bits(x)
+		for i := range 8 {
+			b[i] = byte(bits >> (8 * i))
+		}
+	case dtype.Float32:
+		bits := math.Float32bits(float32(x))
+		for i := range 4 {
+			b[i] = byte(bits >> (8 * i))
+		}
+	case dtype.Float16:
+		bits := dtype.Float16FromFloat32(float32(x))
+		b[0], b[1] = byte(bits), byte(bits>>8)
+	case dtype.BFloat16:
+		bits := dtype.BFloat16FromFloat32(float32(x))
+		b[0], b[1] = byte(bits), byte(bits>>8)
+	}
+}
+
+// expected is what every Out must hold.
+func expected(t *testing.T, p *Plan, ins [][]byte) [][]byte {
+	t.Helper()
+	outs := make([][]byte, p.Ranks)
+	switch p.Op {
+	case "copy":
+		outs[p.Ranks-1] = ins[0]
+	case "all_gather":
+		all := bytes.Join(ins, nil)
+		for r := range outs {
+			outs[r] = all
+		}
+	case "all_reduce":
+		var order []Fold
+		if p.InBytes[0] > 0 {
+			var err error
+			order, err = FoldOrder(p)
+			require.NoError(t, err)
+		}
+		res := Reference(ins, p.Type, p.Reduction, order)
+		for r := range outs {
+			outs[r] = res
+		}
+	}
+	return outs
+}
+
+// runs executes a plan in several orders and compares every byte.
+func runs(t *testing.T, p *Plan, rng *rand.Rand, orders int) {
+	t.Helper()
+	ins := inputs(p, rng)
+	want := expected(t, p, ins)
+	for k := range orders {
+		m := NewMemory(p, ins, rng)
+		order := rng
+		if k == 0 {
+			order = nil
+		}
+		require.NoError(t, Run(p, m, order))
+		for r := range p.Ranks {
+			if !bytes.Equal(want[r], m.Out[r]) {
+				require.Failf(t, "wrong bytes", "%s %s, rank %d of %d, order %d: first at %d of %d",
+					p.Op, p.Algorithm, r, p.Ranks, k, firstDifference(want[r], m.Out[r]), len(want[r]))
+			}
+			if !p.InPlace {
+				require.True(t, bytes.Equal(ins[r], m.In[r]), "In of rank %d was written", r)
+			}
+		}
+	}
+}
+
+func firstDifference(a, b []byte) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return min(len(a), len(b))
+}
+
+// sound checks a plan against its budgets and its waits against its After.
+func sound(t *testing.T, a Args, p *Plan) {
+	t.Helper()
+	host, scratch := a.HostBudget, a.ScratchBudget
+	if host == 0 {
+		host = math.MaxUint64
+	}
+	if scratch == 0 {
+		scratch = math.MaxUint64
+	}
+	require.NoError(t, CheckBudget(p, host, scratch), "%+v", a)
+}
+
+func everyRank() []int {
+	ns := make([]int, 16)
+	for i := range ns {
+		ns[i] = i + 1
+	}
+	return ns
+}
+
+var counts = []uint64{0, 1, 2, 3, 7, 15, 16, 17, 255, 1000, 4096, 65537}
+
+func TestPlansAreSound(t *testing.T) {
+	k := 0
+	for _, al := range algorithms {
+		t.Run(al.name, func(t *testing.T) {
+			al.variants(everyRank(), func(ranks int, inPlace bool) {
+				for _, count := range append(slices.Clone(counts), 1<<20+3) {
+					// Each case takes the next type and reduction; the numbers
+					// have no common factor with those of the loops.
+					k++
+					a := Args{Ranks: ranks, Count: count, Type: dtype.Types[k*7%len(dtype.Types)], Op: dtype.Ops[k*3%len(dtype.Ops)], InPlace: inPlace}
+					p, err := al.make(a)
+					require.NoError(t, err, "%+v", a)
+					sound(t, a, p)
+					// About twenty pieces a shard, through three slots.
+					a.Chunk = count * uint64(a.Type.Size()) / uint64(ranks) / 20
+					p, err = al.make(a)
+					require.NoError(t, err, "%+v", a)
+					sound(t, a, p)
+				}
+			})
+		})
+	}
+}
+
+func TestPlansMoveTheRightBytes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	k := 0
+	for _, al := range algorithms {
+		t.Run(al.name, func(t *testing.T) {
+			al.variants(everyRank(), func(ranks int, inPlace bool) {
+				for _, count := range counts {
+					if count > 5000 {
+						continue
+					}
+					k++
+					a := Args{
+						Ranks: ranks, Count: count, Type: dtype.Types[k%len(dtype.Types)], Op: dtype.Ops[k/3%len(dtype.Ops)], InPlace: inPlace,
+						Chunk: []uint64{16, 48, 256, 0}[k%4] * (1 + count/500), Slots: 2 + k%3,
+					}
+					p, err := al.make(a)
+					require.NoError(t, err, "%+v", a)
+					runs(t, p, rng, 3)
+				}
+			})
+		})
+	}
+}
+
+// TestEveryTypeAndReduction runs each with partial results that are folded and
+// held in turn, and with budgets that force every slot to be used again.
+func TestEveryTypeAndReduction(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 2))
+	for _, ty := range dtype.Types {
+		for _, op := range dtype.Ops {
+			for _, ranks := range []int{2, 3, 5} {
+				for _, zeroCopy := range []bool{false, true} {
+					a := Args{
+						Ranks: ranks, Count: 1003, Type: ty, Op: op, InPlace: rng.IntN(2) == 0, ZeroCopy: zeroCopy,
+						Slots: 3, HostBudget: 3 * 256, ScratchBudget: 5 * 256,
+					}
+					p, err := RingAllReduce(a)
+					require.NoError(t, err)
+					sound(t, a, p)
+					runs(t, p, rng, 2)
+				}
+			}
+		}
+	}
+}
+
+func TestLargePlans(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	for _, al := range algorithms {
+		for _, ty := range []dtype.Type{dtype.BFloat16, dtype.Float32} {
+			a := Args{Ranks: 3, Count: 1<<20 + 3, Type: ty, Op: dtype.Sum, InPlace: al.inPlace}
+			if al.ranks > 0 {
+				a.Ranks = al.ranks
+			}
+			p, err := al.make(a)
+			require.NoError(t, err)
+			runs(t, p, rng, 2)
+		}
+	}
+}
+
+// TestRandomPlans draws everything at random, tiny budgets among it. A plan
+// may be refused only for its budget.
+func TestRandomPlans(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 4))
+	refused, made := 0, 0
+	for range 1500 {
+		al := algorithms[rng.IntN(len(algorithms))]
+		a := Args{
+			Ranks: 1 + rng.IntN(16), Count: rng.Uint64N(1 << rng.IntN(12)),
+			Type: dtype.Types[rng.IntN(len(dtype.Types))], Op: dtype.Ops[rng.IntN(len(dtype.Ops))],
+			InPlace: al.inPlace && rng.IntN(2) == 0,
+			Chunk:   rng.Uint64N(1 << rng.IntN(13)), Slots: rng.IntN(7),
+			HostBudget: rng.Uint64N(1 << rng.IntN(13)), ScratchBudget: rng.Uint64N(1 << rng.IntN(13)),
+		}
+		if al.ranks > 0 {
+			a.Ranks = al.ranks
+		}
+		p, err := al.make(a)
+		if err != nil {
+			require.ErrorContains(t, err, "budget too small")
+			tight := a.HostBudget > 0 && a.HostBudget < 2*quantum
+			if al.reduces {
+				// A piece that arrives and three that are held, at most.
+				tight = tight || a.ScratchBudget > 0 && a.ScratchBudget < 4*quantum
+			}
+			require.True(t, tight, "%+v: %v", a, err)
+			refused++
+			continue
+		}
+		made++
+		sound(t, a, p)
+		runs(t, p, rng, 2)
+	}
+	require.Greater(t, made, 1000)
+	require.Greater(t, refused, 10)
+}
+
+// TestManyRanks is beyond what one fold of all inputs could take.
+func TestManyRanks(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	for _, ty := range []dtype.Type{dtype.Float16, dtype.Int8, dtype.Float64} {
+		for _, al := range algorithms[3:] {
+			a := Args{Ranks: 33, Count: 200, Type: ty, Op: dtype.Avg, Chunk: 64}
+			p, err := al.make(a)
+			require.NoError(t, err)
+			sound(t, a, p)
+			runs(t, p, rng, 2)
+		}
+	}
+}
+
+func TestNothingToDo(t *testing.T) {
+	for _, al := range algorithms {
+		al.variants([]int{1, 2, 5}, func(ranks int, inPlace bool) {
+			p, err := al.make(Args{Ranks: ranks, Type: dtype.Int32, InPlace: inPlace})
+			require.NoError(t, err)
+			require.Empty(t, p.Steps)
+			require.NoError(t, Check(p))
+		})
+	}
+	for _, al := range algorithms[3:] {
+		p, err := al.make(Args{Ranks: 1, Count: 10, Type: dtype.Int32, InPlace: true})
+		require.NoError(t, err)
+		require.Empty(t, p.Steps)
+		p, err = al.make(Args{Ranks: 1, Count: 10, Type: dtype.Int32})
+		require.NoError(t, err)
+		require.Len(t, p.Steps, 1)
+		require.Equal(t, LocalCopy, p.Steps[0].Kind)
+		require.Zero(t, p.HostBytes[0])
+	}
+}
+
+// TestShape holds what an executor and the cost models count on.
+func TestShape(t *testing.T) {
+	p, err := Copy(CopyArgs{Bytes: 100, Chunk: 4096})
+	require.NoError(t, err)
+	require.Len(t, p.Steps, 2)
+	require.Equal(t, []uint64{112, 0}, p.HostBytes, "a short copy takes one short slot")
+
+	p, err = Copy(CopyArgs{Bytes: 10*4096 + 1, Chunk: 4096, Slots: 3})
+	require.NoError(t, err)
+	require.Len(t, p.Steps, 22)
+	require.Equal(t, []uint64{3 * 4096, 0}, p.HostBytes)
+	for i, s := range p.Steps {
+		c := i / 2
+		require.Equal(t, i%2, s.Rank)
+		switch {
+		case i%2 == 1:
+			require.Equal(t, []int{i - 1}, s.After, "the way in follows the way out")
+		case c >= 3:
+			require.Equal(t, []int{2*(c-3) + 1}, s.After, "a slot is filled again when it is empty")
+		default:
+			require.Empty(t, s.After)
+		}
+	}
+
+	// A slot of the direct all_gather waits for all its readers.
+	p, err = DirectAllGather(Args{Ranks: 5, Count: 1000, Type: dtype.Int8, Chunk: 112, Slots: 2})
+	require.NoError(t, err)
+	reused := 0
+	for _, s := range p.Steps {
+		if s.Kind != ToHost || len(s.After) == 0 {
+			continue
+		}
+		reused++
+		require.Len(t, s.After, 4)
+		for _, a := range s.After {
+			require.Equal(t, FromHost, p.Steps[a].Kind)
+			require.Equal(t, s.Dst.Off, p.Steps[a].Src[0].Off)
+			require.Equal(t, s.Rank, p.Steps[a].Src[0].Rank)
+		}
+	}
+	require.Equal(t, 5*(9-2), reused)
+}
+
+// TestTraffic holds the bytes on each link to the algorithms' arithmetic.
+func TestTraffic(t *testing.T) {
+	const n, count = 4, 4 * 1024
+	s := uint64(count * 4)
+	ring, err := RingAllReduce(Args{Ranks: n, Count: count, Type: dtype.Float32, Chunk: 1024})
+	require.NoError(t, err)
+	zero, err := RingAllReduce(Args{Ranks: n, Count: count, Type: dtype.Float32, Chunk: 1024, ZeroCopy: true})
+	require.NoError(t, err)
+	for _, p := range []*Plan{ring, zero} {
+		d := Describe(p)
+		for r := range n {
+			require.Equal(t, 2*(n-1)*s/n, d.D2H[r])
+			require.Equal(t, 2*(n-1)*s/n, d.H2D[r])
+			require.Zero(t, d.Local[r])
+			require.Zero(t, d.Peer[r])
+		}
+		require.Equal(t, len(p.Steps), d.Steps)
+		require.Equal(t, d.Steps, d.Copies+d.Reductions)
+		require.Equal(t, n*(n-1)*4, d.Reductions)
+	}
+	require.Zero(t, zero.ScratchBytes[0])
+	require.EqualValues(t, 1024, ring.ScratchBytes[0])
+
+	// 16-bit floats go once around as float32 and once as they are, but the
+	// first step sends inputs.
+	half, err := RingAllReduce(Args{Ranks: n, Count: count, Type: dtype.Float16, Chunk: 1024})
+	require.NoError(t, err)
+	shard := uint64(count * 2 / n)
+	for _, got := range Describe(half).D2H {
+		require.Equal(t, shard+(n-2)*2*shard+(n-1)*shard, got)
+	}
+
+	for name, want := range map[string]uint64{"ring": (n - 1) * s, "direct": s} {
+		f := RingAllGather
+		if name == "direct" {
+			f = DirectAllGather
+		}
+		p, err := f(Args{Ranks: n, Count: count, Type: dtype.Float32, Chunk: 1024})
+		require.NoError(t, err)
+		d := Describe(p)
+		require.Equal(t, name, d.Algorithm)
+		for r := range n {
+			require.Equal(t, want, d.D2H[r], name)
+			require.Equal(t, (n-1)*s, d.H2D[r], name)
+			require.Equal(t, s, d.Local[r], name)
+		}
+	}
+
+	p, err := Direct(CopyArgs{Bytes: 100})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{100, 0}, Describe(p).Peer)
+	p, err = Copy(CopyArgs{Bytes: 1000, Chunk: 112})
+	require.NoError(t, err)
+	d := Describe(p)
+	require.Equal(t, []uint64{1000, 0}, d.D2H)
+	require.Equal(t, []uint64{0, 1000}, d.H2D)
+	require.Equal(t, 9+6, d.Waits)
+	require.Equal(t, 9+6, d.Records)
+}
+
+// TestLanesOverlap runs a plan on a clock: each copy and fold takes its bytes'
+// time, folds a tenth, and a lane waits as the plan says. A ring with enough
+// pieces must keep the links busy, so that it takes little more than the bytes
+// that the busiest lane must carry.
+func TestLanesOverlap(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		al   int
+		args Args
+	}{
+		{"copy", 0, Args{Count: 1 << 20, Type: dtype.Uint8, Chunk: 1 << 14}},
+		{"ring", 3, Args{Ranks: 2, Count: 1 << 20, Type: dtype.Float32, Chunk: 1 << 15}},
+		{"ring", 3, Args{Ranks: 8, Count: 1 << 20, Type: dtype.Float32, Chunk: 1 << 15}},
+		{"ring, wide", 3, Args{Ranks: 4, Count: 1 << 20, Type: dtype.BFloat16, Chunk: 1 << 15}},
+		{"ring, wide, least scratch", 3, Args{Ranks: 4, Count: 1 << 20, Type: dtype.BFloat16, Chunk: 1 << 15, ScratchBudget: 4 << 15}},
+		{"zero copy", 4, Args{Ranks: 4, Count: 1 << 20, Type: dtype.Float32, Chunk: 1 << 15}},
+		{"gather ring", 5, Args{Ranks: 4, Count: 1 << 18, Type: dtype.Float32, Chunk: 1 << 15}},
+		{"gather direct", 6, Args{Ranks: 4, Count: 1 << 18, Type: dtype.Float32, Chunk: 1 << 15}},
+	} {
+		p, err := algorithms[c.al].make(c.args)
+		require.NoError(t, err)
+		waits := p.Waits()
+		end := make([]uint64, len(p.Steps))
+		lane := make([]uint64, p.Ranks*Lanes)
+		work := make([]uint64, p.Ranks*Lanes)
+		for i := range p.Steps {
+			s := &p.Steps[i]
+			q := s.queue()
+			start := lane[q]
+			for _, w := range waits[i] {
+				start = max(start, end[w])
+			}
+			cost := s.Dst.Len
+			if s.Kind == Reduce || s.Kind == LocalCopy {
+				cost /= 10
+			}
+			work[q] += cost
+			end[i] = start + cost
+			lane[q] = end[i]
+		}
+		ratio := float64(slices.Max(work)) / float64(slices.Max(end))
+		require.Greater(t, ratio, 0.93, "%s, %d ranks", c.name, p.Ranks)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	bad := func(want string, f func() (*Plan, error)) {
+		t.Helper()
+		_, err := f()
+		require.ErrorContains(t, err, want)
+	}
+	for _, al := range algorithms[3:] {
+		bad("0 ranks", func() (*Plan, error) { return al.make(Args{Count: 1, Type: dtype.Int8}) })
+		bad("element type", func() (*Plan, error) { return al.make(Args{Ranks: 2, Count: 1}) })
+		bad("reduction", func() (*Plan, error) { return al.make(Args{Ranks: 2, Count: 1, Type: dtype.Int8, Op: 9}) })
+		bad("-1 slots", func() (*Plan, error) { return al.make(Args{Ranks: 2, Count: 1, Type: dtype.Int8, Slots: -1}) })
+		bad("more than memory", func() (*Plan, error) { return al.make(Args{Ranks: 16, Count: 1 << 61, Type: dtype.Float64}) })
+		bad("at least 32 bytes of host memory", func() (*Plan, error) {
+			return al.make(Args{Ranks: 3, Count: 1000, Type: dtype.Int8, HostBudget: 31})
+		})
+		bad("would take", func() (*Plan, error) {
+			return al.make(Args{Ranks: 3, Count: 1 << 30, Type: dtype.Float64, HostBudget: 64})
+		})
+	}
+	bad("not a whole number", func() (*Plan, error) { return Copy(CopyArgs{Bytes: 6, Type: dtype.Float32}) })
+	bad("element type", func() (*Plan, error) { return Local(CopyArgs{Bytes: 6, Type: 77}) })
+	bad("-3 slots", func() (*Plan, error) { return Copy(CopyArgs{Bytes: 6, Slots: -3}) })
+	bad("host memory", func() (*Plan, error) { return Copy(CopyArgs{Bytes: 100, HostBudget: 16}) })
+	bad("scratch", func() (*Plan, error) {
+		return RingAllReduce(Args{Ranks: 3, Count: 1000, Type: dtype.Float16, ScratchBudget: 63})
+	})
+}
+
+func TestShards(t *testing.T) {
+	rng := rand.New(rand.NewPCG(6, 6))
+	for range 2000 {
+		size := uint64(1) << rng.IntN(4)
+		n := 1 + rng.IntN(20)
+		count := rng.Uint64N(1 << rng.IntN(50))
+		b := shards(count, n, size)
+		require.Len(t, b, n+1)
+		require.Zero(t, b[0])
+		require.Equal(t, count, b[n])
+		for r := range n {
+			require.LessOrEqual(t, b[r], b[r+1])
+			require.LessOrEqual(t, b[r+1]-b[r], b[1])
+			require.LessOrEqual(t, b[1], count/uint64(n)+2*quantum/size)
+			if b[r] != count {
+				require.Zero(t, b[r]*size%quantum)
+			}
+		}
+	}
+	b := shards(math.MaxInt64/8, 16, 8)
+	require.EqualValues(t, math.MaxInt64/8, b[16])
+	require.True(t, slices.IsSorted(b))
+	require.Equal(t, []uint64{0, 8, 12, 16, 17}, shards(17, 4, 4))
+}
+
+func BenchmarkPlan(b *testing.B) {
+	for _, n := range []int{2, 8} {
+		a := Args{Ranks: n, Count: 256 << 20, Type: dtype.Float32, Chunk: 4 << 20}
+		b.Run(fmt.Sprintf("ring/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				p, _ := RingAllReduce(a)
+				b.ReportMetric(float64(len(p.Steps)), "steps")
+			}
+		})
+		p, _ := RingAllReduce(a)
+		b.Run(fmt.Sprintf("check/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				if err := Check(p); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
