@@ -227,18 +227,26 @@ func (c *Context) MemInfo() (free, total uint64, err error) {
 // peer; the other direction is a call of its own (cuCtxEnablePeerAccess).
 // Access that is already enabled is success. ErrPeerAccessUnsupported and
 // ErrTooManyPeers leave the context usable.
-func (c *Context) EnablePeerAccess(peer *Context) (err error) {
+func (c *Context) EnablePeerAccess(peer *Context) error {
+	_, err := c.EnsurePeerAccess(peer)
+	return err
+}
+
+// EnsurePeerAccess is EnablePeerAccess that tells whether the access was enabled
+// before. Others in the process, frameworks too, use the same primary context:
+// who enabled access is who may disable it.
+func (c *Context) EnsurePeerAccess(peer *Context) (already bool, err error) {
 	const op = "cuCtxEnablePeerAccess"
 	b, err := c.enter(op)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer b.exit(&err)
 	code := b.seam().CtxEnablePeerAccess(peer.st.h)
 	if code == api.PeerAccessAlreadyEnabled {
-		return nil
+		return true, nil
 	}
-	return b.check(op, code)
+	return false, b.check(op, code)
 }
 
 // DisablePeerAccess is the inverse of EnablePeerAccess

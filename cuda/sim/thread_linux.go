@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import "syscall"
+
+// threadID names the calling OS thread. The caller has locked its goroutine
+// to it.
+func threadID() uint64 { return uint64(syscall.Gettid()) }
