@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -112,6 +113,21 @@ func Allowed(op string) error {
 	return errors.New("not in the table of instructions that PTX " + Version + " and " + Target + " have")
 }
 
+// field refuses a bit field that ends beyond the register. clang 16 makes one
+// of an arithmetic shift by 63 and a mask, and takes zeros for the sign.
+func field(in Instruction) error {
+	if !strings.HasPrefix(in.Op, "bfe.") || len(in.Args) != 4 {
+		return nil
+	}
+	width, _ := strconv.Atoi(in.Op[len("bfe.u"):])
+	pos, err1 := strconv.Atoi(in.Args[2])
+	n, err2 := strconv.Atoi(in.Args[3])
+	if err1 == nil && err2 == nil && pos+n > width {
+		return errors.New("the field ends beyond the register: a known miscompilation of clang 16")
+	}
+	return nil
+}
+
 // Check holds a module's header and each of its instructions against the table,
 // and its entry points against the names that it must have, in any order. All
 // faults are listed, one for each distinct instruction.
@@ -135,6 +151,9 @@ func Check(text string, entries []string) error {
 		}
 		delete(want, e.Name)
 		for _, in := range e.Code {
+			if err := field(in); err != nil {
+				faults = append(faults, fmt.Errorf("line %d: %s %s: %w", in.Line, in.Op, strings.Join(in.Args, ", "), err))
+			}
 			if seen[in.Op] {
 				continue
 			}
