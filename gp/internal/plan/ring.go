@@ -142,7 +142,6 @@ func (a *allReduce) layout(chunk uint64, slots int) layout {
 	}
 	piece := func(elements uint64) uint64 { return min(max(elements/q*q, min(elements, q)), whole) }
 	l := layout{fold: piece(chunk / width), gather: piece(chunk / a.size)}
-	l.slot = roundUp(max(l.fold*width, l.gather*a.size))
 	if !a.ZeroCopy {
 		l.in = roundUp(l.fold * width)
 	}
@@ -156,6 +155,10 @@ func (a *allReduce) layout(chunk uint64, slots int) layout {
 		l.pass = min(hold*l.fold, whole)
 		l.scratch += roundUp(hold * l.fold * width)
 	}
+	// A pass of wide pieces may be no more than one or two pieces of elements.
+	few := ceilDiv(ceilDiv(l.pass, fewPieces), q) * q
+	l.gather = max(l.fold, min(l.gather, few))
+	l.slot = roundUp(max(l.fold*width, l.gather*a.size))
 	passes := ceilDiv(longest, l.pass)
 	l.rounds = (n - 1) * passes * (ceilDiv(l.pass, l.fold) + ceilDiv(l.pass, l.gather))
 	l.slots = int(min(uint64(slots), l.rounds))
