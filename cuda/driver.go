@@ -21,7 +21,6 @@ var ErrClosed = errors.New("cuda: closed")
 // closed: the driver library stays loaded as long as the process lives.
 type Driver struct {
 	seam api.Driver
-	path string
 
 	mu       sync.Mutex
 	contexts map[api.Context]*contextState // by handle; every state that has references
@@ -50,9 +49,6 @@ func init() {
 // newDriver runs cuInit.
 func newDriver(seam api.Driver) (*Driver, error) {
 	d := &Driver{seam: seam, contexts: map[api.Context]*contextState{}}
-	if p, ok := seam.(interface{ Path() string }); ok {
-		d.path = p.Path()
-	}
 	if c := seam.Init(0); c != api.Success {
 		e := d.newError("cuInit", c, "")
 		e.addDetail(d.initDetail(c))
@@ -84,9 +80,13 @@ func (d *Driver) initDetail(c api.Code) string {
 	return strings.Join(out, "; ")
 }
 
-// Path is the file name under which the driver library was opened; "" for a
-// simulated driver.
-func (d *Driver) Path() string { return d.path }
+// Path is the driver library that was loaded; "" for a simulated driver.
+func (d *Driver) Path() string {
+	if p, ok := d.seam.(interface{ Path() string }); ok {
+		return p.Path()
+	}
+	return ""
+}
 
 // Modelled tells whether the GPUs are simulated, so that every time taken on
 // them is a model's.

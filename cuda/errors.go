@@ -239,11 +239,10 @@ func (d *Driver) newError(op string, c api.Code, detail string) *Error {
 		e.name, e.text = d.seam.GetErrorName(c), d.seam.GetErrorString(c)
 	}
 	e.addDetail(detail)
-	path := ""
-	if d != nil {
-		path = d.path
+	if e.Code == ErrStubLibrary && d != nil && d.Path() != "" {
+		e.addDetail(d.Path() + " is not a driver")
 	}
-	e.addDetail(advice(e.Code, path))
+	e.addDetail(advice(e.Code))
 	return e
 }
 
@@ -292,13 +291,10 @@ func (st *contextState) lostError(op string) error {
 }
 
 // advice says what to do about codes whose own text misleads.
-func advice(c Code, path string) string {
+func advice(c Code) string {
 	switch c {
 	case ErrStubLibrary:
-		if path == "" {
-			path = "the library"
-		}
-		return path + " is the toolkit's stub for linking, not a driver: take its directory out of LD_LIBRARY_PATH, " +
+		return "what was loaded is the toolkit's stub for linking: take its directory out of LD_LIBRARY_PATH, " +
 			"and make the driver's own libcuda visible (in a container: run it with the NVIDIA runtime)"
 	case ErrNoDevice:
 		return "the driver library is there but shows no GPU: look at nvidia-smi, CUDA_VISIBLE_DEVICES, the GPUs passed to the container, and /dev/nvidia*"

@@ -134,7 +134,7 @@ func TestStubLibrary(t *testing.T) {
 	_, err := hook.NewDriver(f)
 	require.ErrorIs(t, err, cuda.ErrStubLibrary)
 	require.ErrorContains(t, err, "cuInit: CUDA_ERROR_STUB_LIBRARY (34)")
-	require.ErrorContains(t, err, "/usr/local/cuda/lib64/stubs/libcuda.so.1 is the toolkit's stub for linking, not a driver")
+	require.ErrorContains(t, err, "/usr/local/cuda/lib64/stubs/libcuda.so.1 is not a driver; what was loaded is the toolkit's stub for linking")
 }
 
 func TestInitLooksAtTheDeviceNodes(t *testing.T) {

@@ -320,7 +320,10 @@ func (f *fake) MemHostRegister(unsafe.Pointer, uint64, api.HostRegisterFlag) api
 }
 func (f *fake) MemHostUnregister(unsafe.Pointer) api.Code { return f.use() }
 func (f *fake) MemHostGetDevicePointer(unsafe.Pointer) (api.Ptr, api.Code) {
-	return api.Ptr(0xd0000000 + uint64(f.current())), f.use() // unlike the host address, and by device
+	c := f.use()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return api.Ptr(0xd0000000 + uint64(f.current())), c // unlike the host address, and by device
 }
 func (f *fake) MemGetAddressRange(p api.Ptr) (api.Ptr, uint64, api.Code) {
 	return p &^ 0xff, 4096, f.use()
