@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sim is the CUDA driver over simulated GPUs, for machines that have
+// none and for tests:
+//
+//	m, err := sim.Open("2x4090")
+//	...
+//	defer m.Close()
+//	g, err := gp.Open(gp.Options{Driver: m.Driver()})
+//
+// Everything above the driver runs unchanged on it, on real bytes and with the
+// driver's rules.
+//
+// # Order
+//
+// A driver call only enqueues. What it enqueued runs later: when the host asks
+// for something, or when a stream is full; in an order that is drawn from the
+// machine's seed among all those that streams and events allow. A wait that is
+// missing therefore shows as wrong bytes with some seed, sooner or later. With
+// one thread of calls, one seed gives one run.
+//
+// # Time
+//
+// Time is virtual: calls cost what the machine's description says, copies and
+// kernels take what their links give, sleeping costs nothing. No figure that is
+// taken by this clock is a measurement.
+//
+// # Not here
+//
+// The per-thread default stream, arrays, managed memory, several processes, and
+// CUBIN: a kernel is known by the entry points of its PTX, and runs as a Go
+// function.
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/geforce-p2p/geforce-p2p/cuda"
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/hook"
+)
+
+// A Machine is a host with simulated GPUs. It is safe for concurrent use, and
+// any number of machines can live in one process.
+type Machine struct {
+	spec    Spec
+	options options
+	host    *host
+	driver  *cuda.Driver
+
+	mu       sync.Mutex
+	rng      *rand.Rand
+	clock    time.Duration // the host's, at which calls are made
+	line     timeline
+	inited   bool
+	closed   bool
+	gpus     []*gpu
+	contexts map[api.Context]*context
+	streams  map[api.Stream]*stream
+	events   map[api.Event]*event
+	modules  map[api.Module]*module
+	funcs    map[api.Function]*function
+	graphs   map[api.Graph]bool
+	current  map[uint64][]*context // by thread, the top last
+	memory   []*alloc              // by device address
+	pinned   []*alloc              // by host address
+	locked   uint64                // bytes pinned
+	hostMem  link
+	staging  engine // the driver's own, for copies between GPUs without peer access
+	stageway link
+	active   []*stream // those with commands whose bytes have not run
+	captures []*capture
+	modes    map[uint64]api.CaptureMode // by thread, where not global
+	leaks    []string                   // what died with its context
+}
+
+type options struct {
+	seed        uint64
+	sites       bool
+	pinnedLimit uint64
+	equalHost   bool
+}
+
+// An Option sets something about a Machine that is not a property of the hardware.
+type Option func(*options)
+
+// Seed chooses the order in which independent work runs. It is 1 if not set.
+func Seed(seed uint64) Option { return func(o *options) { o.seed = seed } }
+
+// KeepSites makes Close name the places in the code where leaked resources
+// were made.
+func KeepSites() Option { return func(o *options) { o.sites = true } }
+
+// PinnedLimit bounds the bytes of host memory that can be pinned at a time;
+// beyond it cuMemHostAlloc and cuMemHostRegister answer OUT_OF_MEMORY.
+func PinnedLimit(bytes uint64) Option { return func(o *options) { o.pinnedLimit = bytes } }
+
+// EqualHostPointers makes the device pointer of pinned host memory equal to its
+// host address, as it is on most real machines. Without it they differ, so that
+// code which takes one for the other fails.
+func EqualHostPointers() Option { return func(o *options) { o.equalHost = true } }
+
+// Open makes a machine that the package knows: see Names. An unknown name's
+// error lists them.
+func Open(name string, opts ...Option) (*Machine, error) {
+	s, err := Builtin(name)
+	if err != nil {
+		return nil, err
+	}
+	return New(s, opts...)
+}
+
+// New makes a machine of a description. An error names the field that is wrong.
+func New(spec Spec, opts ...Option) (*Machine, error) {
+	if err := spec.check(); err != nil {
+		return nil, fmt.Errorf("sim: machine %q: %w", spec.Name, err)
+	}
+	m := &Machine{
+		spec:     spec,
+		options:  options{seed: 1},
+		contexts: map[api.Context]*context{},
+		streams:  map[api.Stream]*stream{},
+		events:   map[api.Event]*event{},
+		modules:  map[api.Module]*module{},
+		funcs:    map[api.Function]*function{},
+		graphs:   map[api.Graph]bool{},
+		current:  map[uint64][]*context{},
+		modes:    map[uint64]api.CaptureMode{},
+		hostMem:  link{rate: spec.Host.Memory.perSecond()},
+		stageway: link{rate: spec.Staging.Rate.perSecond()},
+	}
+	for _, o := range opts {
+		o(&m.options)
+	}
+	m.rng = rand.New(rand.NewPCG(m.options.seed, 0x67656666))
+	for i, g := range spec.GPUs {
+		m.gpus = append(m.gpus, newGPU(i, g))
+	}
+	var err error
+	if m.host, err = newHost(m); err != nil {
+		return nil, fmt.Errorf("sim: machine %q: %w", spec.Name, err)
+	}
+	d, err := hook.NewDriver(seam{m})
+	if err != nil {
+		return nil, fmt.Errorf("sim: machine %q: %w", spec.Name, err)
+	}
+	m.driver = d.(*cuda.Driver)
+	return m, nil
+}
+
+// Driver is the machine's driver.
+func (m *Machine) Driver() *cuda.Driver { return m.driver }
+
+// Spec is the machine's description.
+func (m *Machine) Spec() Spec { return m.spec }
+
+// Close ends the machine and reports what was never given back: device and
+// pinned memory, streams, events, modules, references to contexts, whether they
+// are still there or went with their context. Every later call on the driver
+// answers DEINITIALIZED. Closing again does nothing.
+func (m *Machine) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil
+	}
+	for _, g := range m.gpus {
+		if c := g.primary; c != nil {
+			m.drain(c)
+			m.leaks = append(m.leaks, fmt.Sprintf("context of GPU %d, retained %d times%s", g.ordinal, g.retained, c.site))
+			m.destroy(c)
+		}
+	}
+	for _, a := range slices.Clone(m.pinned) {
+		m.leaks = append(m.leaks, a.String())
+	}
+	m.closed = true
+	m.memory, m.pinned, m.active = nil, nil, nil
+	if len(m.leaks) == 0 {
+		return nil
+	}
+	return errors.New(fmt.Sprintf("sim: %s: %d leaked:\n\t", m.spec.Name, len(m.leaks)) + strings.Join(m.leaks, "\n\t"))
+}
+
+// us is a cost in microseconds, of a figure of calls.
+func (m *Machine) charge(f Figure) { m.clock += f.us() }

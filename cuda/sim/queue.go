@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"time"
+
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
+)
+
+// queueLimit is the commands that a stream holds before enqueueing blocks, as
+// it does with the driver.
+const queueLimit = 1024
+
+// A node is one command in a stream: a copy, a fill, a kernel, or nothing at
+// all (a record or a wait). It lives twice, and both lives obey deps alone:
+//
+//   - in bytes, it runs when the machine feels like it: see (*Machine).step;
+//   - in time, it starts and ends on the timeline.
+//
+// The host learns that a node is done when both say so.
+type node struct {
+	s    *stream
+	deps []*node // earlier commands that must precede this one
+
+	run func() api.Code // what it does to bytes; nil for nothing
+	ran bool
+
+	work       work
+	next       []*node // those that wait for its end
+	unended    int     // deps that have not ended
+	ready      time.Duration
+	start, end time.Duration
+	ended      bool
+
+	// As a flow.
+	left, rate float64
+	eta        time.Duration
+}
+
+// enqueue puts a command into a stream, behind the stream's last one and
+// whatever the legacy default stream's rule adds. It blocks the host, in
+// virtual time, while the stream is full.
+func (m *Machine) enqueue(s *stream, n *node, after ...*node) {
+	for len(s.flight) >= queueLimit {
+		m.wait(s.flight[0])
+		m.land(s)
+	}
+	n.s = s
+	dep := func(d *node) {
+		if d != nil && !(d.ran && d.ended && d.end <= m.clock) {
+			n.deps = append(n.deps, d)
+		}
+	}
+	dep(s.tail)
+	for _, d := range after {
+		dep(d)
+	}
+	switch c := s.ctx; {
+	case s == c.legacy:
+		for _, o := range c.streams {
+			if !o.nonBlocking {
+				dep(o.tail)
+			}
+		}
+	case !s.nonBlocking:
+		dep(c.legacy.tail)
+	}
+	s.tail = n
+	if len(s.pending) == 0 {
+		m.active = append(m.active, s)
+	}
+	s.pending = append(s.pending, n)
+	s.flight = append(s.flight, n)
+	m.line.add(n, m.clock)
+}
+
+// land forgets the commands at a stream's front that the host may know to be done.
+func (m *Machine) land(s *stream) {
+	i := 0
+	for i < len(s.flight) && s.flight[i].ran && s.flight[i].ended && s.flight[i].end <= m.clock {
+		i++
+	}
+	s.flight = append(s.flight[:0], s.flight[i:]...)
+}
+
+// wait blocks the host until n is done, in time and in bytes.
+func (m *Machine) wait(n *node) {
+	if n == nil {
+		return
+	}
+	m.line.until(n)
+	m.clock = max(m.clock, n.end)
+	for !n.ran {
+		m.step()
+	}
+}
+
+// done tells whether the host would find n done now. If so its bytes are there.
+func (m *Machine) done(n *node) bool {
+	if n == nil {
+		return true
+	}
+	m.line.advance(m.clock)
+	if !n.ended || n.end > m.clock {
+		// Some of what is still running may already have done its work.
+		for range m.rng.IntN(4) {
+			m.step()
+		}
+		return false
+	}
+	for !n.ran {
+		m.step()
+	}
+	return true
+}
+
+// step runs the bytes of one command: of those whose predecessors have run, one
+// in the stream that has the highest priority. Priorities are drawn from the
+// seed, and drawn again now and then, so that one stream may get far ahead of
+// another, which choosing evenly would hardly ever do.
+func (m *Machine) step() {
+	var pick *stream
+	at := 0
+	for i, s := range m.active {
+		if (pick == nil || s.priority > pick.priority) && s.pending[0].free() {
+			pick, at = s, i
+		}
+	}
+	if pick == nil {
+		return
+	}
+	n := pick.pending[0]
+	pick.pending[0] = nil
+	pick.pending = pick.pending[1:]
+	if len(pick.pending) == 0 {
+		m.active = append(m.active[:at], m.active[at+1:]...)
+	}
+	if m.rng.IntN(4) == 0 {
+		pick.priority = m.rng.Uint32()
+	}
+	if n.run != nil && pick.ctx.fault == api.Success {
+		if c := n.run(); c != api.Success {
+			pick.ctx.fault = c
+		}
+	}
+	n.ran, n.run, n.deps = true, nil, nil
+}
+
+// free tells whether a command's bytes may run.
+func (n *node) free() bool {
+	for _, d := range n.deps {
+		if !d.ran {
+			return false
+		}
+	}
+	return true
+}
+
+// drain blocks the host until a context has nothing left to do.
+func (m *Machine) drain(c *context) {
+	m.wait(c.legacy.tail)
+	for _, s := range c.streams {
+		m.wait(s.tail)
+	}
+	for _, s := range c.gone {
+		m.wait(s.tail)
+	}
+	c.gone = c.gone[:0]
+}

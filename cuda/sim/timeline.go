@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"container/heap"
+	"math"
+	"time"
+)
+
+// A timeline knows when work starts and ends in virtual time. It says nothing
+// about bytes: see queue.go.
+//
+// Work is a latency and then a flow of bytes over links. Flows that cross the
+// same link at the same time share it (max-min fair). An engine takes one piece
+// of work at a time, in the order in which they became ready.
+//
+// The timeline lags behind the host's clock and is only advanced as far as that
+// has come, since the host may still enqueue work that is ready then; only while
+// the host is blocked may it run ahead.
+type timeline struct {
+	now   time.Duration
+	marks marks
+	flows []*node
+	seq   uint64
+}
+
+// A link carries bytes.
+type link struct {
+	rate float64 // bytes a second
+
+	// Of the sharing in progress.
+	left float64
+	n    int
+}
+
+// An engine does one piece of work at a time.
+type engine struct {
+	busy  bool
+	queue []*node
+}
+
+// A load is what a piece of work moves over one link.
+type load struct {
+	l     *link
+	bytes float64
+}
+
+// work is what a node costs in time.
+type work struct {
+	engine  *engine
+	latency time.Duration
+	loads   []load
+}
+
+func (w *work) add(l *link, bytes uint64) {
+	if bytes == 0 {
+		return
+	}
+	for i := range w.loads {
+		if w.loads[i].l == l {
+			w.loads[i].bytes += float64(bytes)
+			return
+		}
+	}
+	w.loads = append(w.loads, load{l, float64(bytes)})
+}
+
+// A mark is a point in time at which a node goes on: it becomes ready, or its
+// latency is over.
+type mark struct {
+	at    time.Duration
+	seq   uint64
+	n     *node
+	ready bool
+}
+
+type marks []mark
+
+func (m marks) Len() int { return len(m) }
+func (m marks) Less(i, j int) bool {
+	return m[i].at < m[j].at || m[i].at == m[j].at && m[i].seq < m[j].seq
+}
+func (m marks) Swap(i, j int) { m[i], m[j] = m[j], m[i] }
+func (m *marks) Push(x any)   { *m = append(*m, x.(mark)) }
+func (m *marks) Pop() any {
+	old := *m
+	x := old[len(old)-1]
+	old[len(old)-1] = mark{}
+	*m = old[:len(old)-1]
+	return x
+}
+
+func (t *timeline) mark(at time.Duration, n *node, ready bool) {
+	t.seq++
+	heap.Push(&t.marks, mark{at, t.seq, n, ready})
+}
+
+// add takes in a node whose deps are set. It is ready when they have ended, and
+// not before now, the host's time.
+func (t *timeline) add(n *node, now time.Duration) {
+	n.ready = now
+	for _, d := range n.deps {
+		if d.ended {
+			n.ready = max(n.ready, d.end)
+		} else {
+			n.unended++
+			d.next = append(d.next, n)
+		}
+	}
+	if n.unended == 0 {
+		t.mark(n.ready, n, true)
+	}
+}
+
+// advance brings the timeline up to a time of the host's clock.
+func (t *timeline) advance(to time.Duration) {
+	for {
+		at, ok := t.peek()
+		if !ok || at > to {
+			break
+		}
+		t.turn(at)
+	}
+	if to > t.now {
+		t.flow(to)
+	}
+}
+
+// until runs the timeline until n has ended. The host is blocked meanwhile.
+func (t *timeline) until(n *node) {
+	for !n.ended {
+		at, ok := t.peek()
+		if !ok {
+			panic("sim: a node can never end")
+		}
+		t.turn(at)
+	}
+}
+
+// peek is the time of the next event.
+func (t *timeline) peek() (at time.Duration, ok bool) {
+	at = math.MaxInt64
+	if len(t.marks) > 0 {
+		at, ok = t.marks[0].at, true
+	}
+	for _, f := range t.flows {
+		if f.eta < at {
+			at = f.eta
+		}
+		ok = true
+	}
+	return at, ok
+}
+
+// turn handles everything that happens at the time of the next event.
+func (t *timeline) turn(at time.Duration) {
+	t.flow(at)
+	changed := false
+	// Ends first: what they free can start at the same time.
+	for i := 0; i < len(t.flows); {
+		f := t.flows[i]
+		if f.eta > at {
+			i++
+			continue
+		}
+		t.flows = append(t.flows[:i], t.flows[i+1:]...)
+		changed = true
+		t.finish(f, at)
+	}
+	for len(t.marks) > 0 && t.marks[0].at <= at {
+		m := heap.Pop(&t.marks).(mark)
+		switch {
+		case !m.ready:
+			changed = t.pour(m.n, at) || changed
+		case m.n.work.engine == nil:
+			changed = t.start(m.n, at) || changed
+		case m.n.work.engine.busy:
+			m.n.work.engine.queue = append(m.n.work.engine.queue, m.n)
+		default:
+			m.n.work.engine.busy = true
+			changed = t.start(m.n, at) || changed
+		}
+	}
+	if changed {
+		t.share()
+	}
+}
+
+// start begins a node's latency. It tells whether a flow began.
+func (t *timeline) start(n *node, at time.Duration) bool {
+	n.start = at
+	if n.work.latency > 0 {
+		t.mark(at+n.work.latency, n, false)
+		return false
+	}
+	return t.pour(n, at)
+}
+
+// pour begins a node's flow, or ends the node if it moves nothing.
+func (t *timeline) pour(n *node, at time.Duration) bool {
+	if len(n.work.loads) == 0 {
+		t.finish(n, at)
+		return false
+	}
+	n.left = 1
+	t.flows = append(t.flows, n)
+	return true
+}
+
+func (t *timeline) finish(n *node, at time.Duration) {
+	n.ended, n.end = true, at
+	for _, s := range n.next {
+		s.ready = max(s.ready, at)
+		s.unended--
+		if s.unended == 0 {
+			t.mark(s.ready, s, true)
+		}
+	}
+	n.next = nil
+	if e := n.work.engine; e != nil {
+		e.busy = false
+		if len(e.queue) > 0 {
+			next := e.queue[0]
+			e.queue[0] = nil
+			e.queue = e.queue[1:]
+			e.busy = true
+			next.start = at
+			t.mark(at+next.work.latency, next, false)
+		}
+	}
+}
+
+// flow moves the flows' bytes up to a time before or at the next event.
+func (t *timeline) flow(to time.Duration) {
+	if dt := (to - t.now).Seconds(); dt > 0 {
+		for _, f := range t.flows {
+			f.left -= f.rate * dt
+		}
+	}
+	t.now = to
+}
+
+// share gives each flow its rate, in parts of itself a second: the links' rates
+// divided max-min fairly among the flows that cross them.
+func (t *timeline) share() {
+	for _, f := range t.flows {
+		f.rate = 0
+		for _, ld := range f.work.loads {
+			ld.l.left, ld.l.n = ld.l.rate, 0
+		}
+	}
+	for _, f := range t.flows {
+		for _, ld := range f.work.loads {
+			ld.l.n++
+		}
+	}
+	// One flow after another, the one first that has the least to hope for. An
+	// equal part of a link is what remains an equal part for those that follow.
+	for range t.flows {
+		var worst *node
+		var least float64
+		for _, f := range t.flows {
+			if f.rate > 0 {
+				continue
+			}
+			if part, _ := f.tightest(); worst == nil || part < least {
+				worst, least = f, part
+			}
+		}
+		_, worst.rate = worst.tightest()
+		for _, ld := range worst.work.loads {
+			ld.l.left = max(ld.l.left-worst.rate*ld.bytes, 0)
+			ld.l.n--
+		}
+	}
+	for _, f := range t.flows {
+		f.eta = t.now + time.Duration(math.Ceil(max(f.left, 0)/f.rate*1e9))
+	}
+}
+
+// tightest is the part, in bytes a second, that the link leaves the flow which
+// limits it most, and the rate that follows.
+func (n *node) tightest() (part, rate float64) {
+	rate = math.Inf(1)
+	for _, ld := range n.work.loads {
+		p := max(ld.l.left/float64(ld.l.n), 1)
+		if r := p / ld.bytes; r < rate {
+			part, rate = p, r
+		}
+	}
+	return part, rate
+}
