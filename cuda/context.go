@@ -117,6 +117,18 @@ func (b binding) exit(err *error) {
 	runtime.UnlockOSThread()
 }
 
+// closeOnError closes what a constructor made if putting the thread's context
+// back failed after it. It is deferred before exit, and so runs after it.
+func closeOnError[T any, P interface {
+	*T
+	Close() error
+}](made *P, err *error) {
+	if *err != nil && *made != nil {
+		(*made).Close()
+		*made = nil
+	}
+}
+
 // pop takes our context off the thread's stack. The driver may report the
 // error of earlier asynchronous work here, with or without having popped.
 func (b binding) pop() error {

@@ -333,6 +333,50 @@ func TestPopThatFails(t *testing.T) {
 	}
 }
 
+// What was made before the pop failed is not left behind.
+func TestConstructorWhosePopFails(t *testing.T) {
+	for _, m := range makers {
+		for _, code := range []api.Code{api.IllegalAddress, api.InvalidValue} {
+			r := newRig(t)
+			r.tap.Fail("CtxPopCurrent", 1, code)
+			x, err := m.f(r.a)
+			require.ErrorIs(t, err, cuda.Code(code), m.seam)
+			require.Nil(t, x, m.seam)
+			require.EqualValues(t, 1, r.tap.Count(m.seam))
+			require.EqualValues(t, 1, r.tap.Count(m.undo), m.undo)
+			require.NoError(t, r.a.Close())
+			require.Zero(t, r.f.retained[0], "the reference went with it")
+		}
+	}
+}
+
+// A constructor that the driver refuses leaves no reference behind.
+func TestConstructorThatFails(t *testing.T) {
+	for _, m := range makers {
+		r := newRig(t)
+		r.tap.Fail(m.seam, 1, api.OutOfMemory)
+		x, err := m.f(r.a)
+		require.ErrorIs(t, err, cuda.ErrOutOfMemory, m.seam)
+		require.Nil(t, x, m.seam)
+		require.NoError(t, r.a.Close())
+		require.Zero(t, r.f.retained[0])
+	}
+}
+
+// A free that the driver refuses is reported once, and the reference is gone.
+func TestFreeThatFails(t *testing.T) {
+	for _, m := range makers {
+		r := newRig(t)
+		x, err := m.f(r.a)
+		require.NoError(t, err)
+		r.tap.Fail(m.undo, 1, api.InvalidValue)
+		require.ErrorIs(t, x.Close(), cuda.ErrInvalidValue, m.undo)
+		require.NoError(t, x.Close())
+		require.NoError(t, r.a.Close())
+		require.Zero(t, r.f.retained[0])
+	}
+}
+
 func TestBindingThatFails(t *testing.T) {
 	for _, call := range []string{"CtxGetCurrent", "CtxPushCurrent"} {
 		r := newRig(t)

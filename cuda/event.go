@@ -38,6 +38,7 @@ func (c *Context) newEvent(flags api.EventFlag) (e *Event, err error) {
 	if err != nil {
 		return nil, err
 	}
+	defer closeOnError(&e, &err)
 	defer b.exit(&err)
 	h, code := b.seam().EventCreate(flags)
 	if code != api.Success {

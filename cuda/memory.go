@@ -33,6 +33,7 @@ func (c *Context) Alloc(n int) (m *Memory, err error) {
 	if err != nil {
 		return nil, err
 	}
+	defer closeOnError(&m, &err)
 	defer b.exit(&err)
 	p, code := b.seam().MemAlloc(uint64(n))
 	if code != api.Success {
@@ -236,6 +237,7 @@ func (c *Context) HostAlloc(n int, flags HostAllocFlag) (m *HostMem, err error) 
 	if err != nil {
 		return nil, err
 	}
+	defer closeOnError(&m, &err)
 	defer b.exit(&err)
 	p, code := b.seam().MemHostAlloc(uint64(n), flags|HostPortable|HostDeviceMap)
 	if code != api.Success {
@@ -257,6 +259,7 @@ func (c *Context) Register(p unsafe.Pointer, n int) (m *HostMem, err error) {
 	if err != nil {
 		return nil, err
 	}
+	defer closeOnError(&m, &err)
 	defer b.exit(&err)
 	if code := b.seam().MemHostRegister(p, uint64(n), RegisterPortable|RegisterDeviceMap); code != api.Success {
 		return nil, c.st.checkDetail(op, code, fmt.Sprintf("%d bytes", n))

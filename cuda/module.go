@@ -51,6 +51,7 @@ func (c *Context) LoadModule(image []byte) (m *Module, err error) {
 	if err != nil {
 		return nil, err
 	}
+	defer closeOnError(&m, &err)
 	defer b.exit(&err)
 	log := make([]byte, errorLogBytes)
 	h, code := b.seam().ModuleLoadData(image, log)

@@ -34,6 +34,7 @@ func (c *Context) newStream(flags api.StreamFlag) (s *Stream, err error) {
 	if err != nil {
 		return nil, err
 	}
+	defer closeOnError(&s, &err)
 	defer b.exit(&err)
 	h, code := b.seam().StreamCreate(flags)
 	if code != api.Success {
