@@ -11,8 +11,10 @@ import "slices"
 // whether the algorithm thought of them or not.
 type builder struct {
 	p     *Plan
-	mem   map[region]*rangeMap[users]
-	sent  []int // by rank, host slots used so far
+	mem   []*rangeMap[users] // by region, made when first touched
+	after []int              // holds the After of all steps
+	src   []Span             // holds the Src of all copies
+	sent  []int              // by rank, host slots used so far
 	slot  uint64
 	slots int
 }
@@ -20,15 +22,15 @@ type builder struct {
 // newBuilder starts a plan whose sizes are known. Each rank with host memory
 // has slots slots of slot bytes there.
 func newBuilder(p *Plan, slot uint64, slots int) *builder {
-	return &builder{p: p, mem: map[region]*rangeMap[users]{}, sent: make([]int, p.Ranks), slot: slot, slots: slots}
+	return &builder{p: p, mem: make([]*rangeMap[users], p.regions()), sent: make([]int, p.Ranks), slot: slot, slots: slots}
 }
 
 func (b *builder) users(s Span) (m *rangeMap[users], lo, hi uint64) {
 	at, lo := b.p.locate(s)
-	m = b.mem[at]
+	m = b.mem[at.index()]
 	if m == nil {
 		m = newRangeMap(b.p.size(at.space, at.rank), users{writer: -1})
-		b.mem[at] = m
+		b.mem[at.index()] = m
 	}
 	return m, lo, lo + s.Len
 }
@@ -39,10 +41,10 @@ func (b *builder) lane(i int) int { return b.p.Steps[i].queue() }
 func (b *builder) add(s Step) {
 	i := len(b.p.Steps)
 	b.p.Steps = append(b.p.Steps, s)
-	var after []int
+	start := len(b.after)
 	follow := func(j int) {
-		if j >= 0 && j != i && b.lane(j) != b.lane(i) && !slices.Contains(after, j) {
-			after = append(after, j)
+		if j >= 0 && j != i && b.lane(j) != b.lane(i) && !slices.Contains(b.after[start:], j) {
+			b.after = append(b.after, j)
 		}
 	}
 	for _, src := range s.Src {
@@ -61,8 +63,13 @@ func (b *builder) add(s Step) {
 		}
 	}
 	m.set(lo, hi, users{writer: i})
-	slices.Sort(after)
-	b.p.Steps[i].After = after
+	b.p.Steps[i].After = b.after[start:len(b.after):len(b.after)]
+}
+
+// one is a row of one span.
+func (b *builder) one(s Span) []Span {
+	b.src = append(b.src, s)
+	return b.src[len(b.src)-1 : len(b.src) : len(b.src)]
 }
 
 // done returns the plan, each After reduced to what an event is needed for.
@@ -79,20 +86,20 @@ func (b *builder) post(src Span) Span {
 	r := src.Rank
 	dst := Span{Host, r, uint64(b.sent[r]%b.slots) * b.slot, src.Len, src.Wide}
 	b.sent[r]++
-	b.add(Step{Kind: ToHost, Rank: r, Lane: LaneOut, Dst: dst, Src: []Span{src}})
+	b.add(Step{Kind: ToHost, Rank: r, Lane: LaneOut, Dst: dst, Src: b.one(src)})
 	return dst
 }
 
 // fetch copies what was posted to device memory of the destination's rank.
 func (b *builder) fetch(dst, src Span) {
-	b.add(Step{Kind: FromHost, Rank: dst.Rank, Lane: LaneIn, Dst: dst, Src: []Span{src}})
+	b.add(Step{Kind: FromHost, Rank: dst.Rank, Lane: LaneIn, Dst: dst, Src: b.one(src)})
 }
 
 // keep copies a rank's own data to its place in Out. On LaneOut behind all the
 // rank has to send it costs nothing: LaneIn ends later.
 func (b *builder) keep(dst, src Span) {
 	if dst.Len > 0 {
-		b.add(Step{Kind: LocalCopy, Rank: dst.Rank, Lane: LaneOut, Dst: dst, Src: []Span{src}})
+		b.add(Step{Kind: LocalCopy, Rank: dst.Rank, Lane: LaneOut, Dst: dst, Src: b.one(src)})
 	}
 }
 
@@ -106,6 +113,7 @@ func (b *builder) keep(dst, src Span) {
 // when the rank changes). A slot that is used again after two or more rounds
 // has been read by then: two slots are the fewest.
 func (b *builder) exchange(rounds int, send func(t, rank int) Span, recv func(t, rank int, posted []Span)) {
+	b.p.Steps = slices.Grow(b.p.Steps, 2*rounds*b.p.Ranks)
 	posted := [2][]Span{make([]Span, b.p.Ranks), make([]Span, b.p.Ranks)}
 	for t := range rounds + 1 {
 		for r := range b.p.Ranks {

@@ -53,7 +53,7 @@ type checker struct {
 	size   uint64 // bytes of an element
 	wide   uint64 // bytes of a partial result
 	clocks *clocks
-	mem    map[region]*rangeMap[cell]
+	mem    []*rangeMap[cell] // by region
 	folds  folds
 }
 
@@ -68,18 +68,18 @@ func check(p *Plan) (*checker, error) {
 	}
 	c := &checker{
 		p: p, size: uint64(p.Type.Size()), wide: uint64(p.Partial().Size()),
-		clocks: newClocks(p), mem: map[region]*rangeMap[cell]{},
+		clocks: newClocks(p), mem: make([]*rangeMap[cell], p.regions()),
 	}
 	for r := range p.Ranks {
 		for _, s := range []Space{Out, Host, Scratch} {
-			c.mem[region{s, r}] = newRangeMap(p.size(s, r), cell{users: users{writer: -1}})
+			c.mem[region{s, r}.index()] = newRangeMap(p.size(s, r), cell{users: users{writer: -1}})
 		}
 		own := cell{users: users{writer: -1}, value: value{known: true, fold: c.folds.of(-1, r)}}
 		if !p.InPlace {
-			c.mem[region{In, r}] = newRangeMap(p.InBytes[r], own)
+			c.mem[region{In, r}.index()] = newRangeMap(p.InBytes[r], own)
 			continue
 		}
-		c.mem[region{Out, r}].set(p.InOff[r], p.InOff[r]+p.InBytes[r], own)
+		c.mem[region{Out, r}.index()].set(p.InOff[r], p.InOff[r]+p.InBytes[r], own)
 	}
 	for i := range p.Steps {
 		if err := c.step(i); err != nil {
@@ -305,11 +305,10 @@ func (c cell) from(n uint64) cell {
 // folds numbers the sequences of ranks that were folded.
 type folds struct {
 	ids  map[[2]int]int
-	rank []int // the last rank of each
-	rest []int // the sequence before it, -1 where there is none
+	seqs [][]int
 }
 
-// of is the sequence with one more rank.
+// of is the sequence with one more rank; -1 is the empty one.
 func (f *folds) of(seq, rank int) int {
 	if id, ok := f.ids[[2]int{seq, rank}]; ok {
 		return id
@@ -317,20 +316,18 @@ func (f *folds) of(seq, rank int) int {
 	if f.ids == nil {
 		f.ids = map[[2]int]int{}
 	}
-	f.rank, f.rest = append(f.rank, rank), append(f.rest, seq)
-	id := len(f.rank) - 1
+	var ranks []int
+	if seq >= 0 {
+		ranks = slices.Clone(f.seqs[seq])
+	}
+	f.seqs = append(f.seqs, append(ranks, rank))
+	id := len(f.seqs) - 1
 	f.ids[[2]int{seq, rank}] = id
 	return id
 }
 
-func (f *folds) ranks(seq int) []int {
-	var rs []int
-	for ; seq >= 0; seq = f.rest[seq] {
-		rs = append(rs, f.rank[seq])
-	}
-	slices.Reverse(rs)
-	return rs
-}
+// ranks is what a number stands for; not to be changed.
+func (f *folds) ranks(seq int) []int { return f.seqs[seq] }
 
 // ordered tells of an earlier step that touched the bytes whether it is over.
 func (c *checker) ordered(i, j int) error {
@@ -346,7 +343,7 @@ func (c *checker) step(i int) error {
 	lane := func(j int) int { return c.clocks.lane[j] }
 	for _, src := range s.Src {
 		at, off := c.p.locate(src)
-		segs := c.mem[at].in(off, off+src.Len)
+		segs := c.mem[at.index()].in(off, off+src.Len)
 		for k := range segs {
 			u := &segs[k].state
 			if err := c.ordered(i, u.writer); err != nil {
@@ -367,7 +364,7 @@ func (c *checker) step(i int) error {
 		out, err = c.reduce(s)
 	} else {
 		at, off := c.p.locate(s.Src[0])
-		for _, seg := range c.mem[at].in(off, off+s.Src[0].Len) {
+		for _, seg := range c.mem[at.index()].in(off, off+s.Src[0].Len) {
 			out = append(out, segment[value]{seg.lo - off, seg.hi - off, seg.state.value})
 		}
 	}
@@ -375,7 +372,7 @@ func (c *checker) step(i int) error {
 		return err
 	}
 	at, off := c.p.locate(s.Dst)
-	for _, seg := range c.mem[at].in(off, off+s.Dst.Len) {
+	for _, seg := range c.mem[at.index()].in(off, off+s.Dst.Len) {
 		if err := c.ordered(i, seg.state.writer); err != nil {
 			return err
 		}
@@ -386,7 +383,7 @@ func (c *checker) step(i int) error {
 		}
 	}
 	for _, v := range out {
-		c.mem[at].set(off+v.lo, off+v.hi, cell{users{writer: i}, v.state})
+		c.mem[at.index()].set(off+v.lo, off+v.hi, cell{users{writer: i}, v.state})
 	}
 	return nil
 }
@@ -399,7 +396,7 @@ func (c *checker) reduce(s *Step) ([]segment[value], error) {
 	for _, src := range s.Src {
 		at, off := c.p.locate(src)
 		w := c.p.width(src)
-		for _, seg := range c.mem[at].in(off, off+src.Len) {
+		for _, seg := range c.mem[at.index()].in(off, off+src.Len) {
 			if (seg.lo-off)%w != 0 || seg.state.at%w != 0 {
 				return nil, fmt.Errorf("folds %v, which holds parts of elements", src)
 			}
@@ -428,7 +425,7 @@ func (c *checker) foldAt(s *Step, lo, hi uint64) (value, error) {
 	for k, src := range s.Src {
 		at, off := c.p.locate(src)
 		w := c.p.width(src)
-		v := c.mem[at].in(off+lo*w, off+hi*w)[0].state.value
+		v := c.mem[at.index()].in(off+lo*w, off+hi*w)[0].state.value
 		ranks := c.folds.ranks(v.fold)
 		switch {
 		case v.divided:
@@ -464,7 +461,7 @@ func (c *checker) promise() error {
 		if c.p.OutBytes[r] == 0 {
 			continue
 		}
-		for _, seg := range c.mem[region{Out, r}].segs {
+		for _, seg := range c.mem[region{Out, r}.index()].segs {
 			if err := c.promised(r, seg); err != nil {
 				return fmt.Errorf("bytes %d to %d of rank %d's Out: %w", seg.lo, seg.hi, r, err)
 			}

@@ -39,8 +39,8 @@ func FoldOrder(p *Plan) ([]Fold, error) {
 
 func (c *checker) order(rank int) []Fold {
 	var fs []Fold
-	for _, seg := range c.mem[region{Out, rank}].segs {
-		f := Fold{seg.lo, seg.hi - seg.lo, c.folds.ranks(seg.state.fold)}
+	for _, seg := range c.mem[region{Out, rank}.index()].segs {
+		f := Fold{seg.lo, seg.hi - seg.lo, slices.Clone(c.folds.ranks(seg.state.fold))}
 		if n := len(fs); n > 0 && slices.Equal(fs[n-1].Ranks, f.Ranks) {
 			fs[n-1].Len += f.Len
 			continue

@@ -98,6 +98,12 @@ func (p *Plan) locate(s Span) (region, uint64) {
 	return region{s.Space, s.Rank}, s.Off
 }
 
+// regions is the number of regions that a plan can have, index the place of
+// one among them.
+func (p *Plan) regions() int { return p.Ranks * (int(Scratch) + 1) }
+
+func (r region) index() int { return r.rank*(int(Scratch)+1) + int(r.space) }
+
 // size is the length in bytes of a rank's space.
 func (p *Plan) size(s Space, rank int) uint64 {
 	switch s {

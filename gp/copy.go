@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gp
+
+import (
+	"fmt"
+
+	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
+)
+
+// Ops are the operations, with the options that they run under. A Group embeds
+// one with the defaults; With makes another.
+type Ops struct {
+	g *Group
+	o CallOptions
+}
+
+// With returns the operations under other options:
+// g.With(gp.CallOptions{Algorithm: gp.AlgorithmRing}).AllReduce(bufs, gp.Sum).
+func (o Ops) With(c CallOptions) Ops {
+	o.o = c
+	return o
+}
+
+// Copy copies src to dst, which have the same type and length and do not
+// overlap, and returns when the copy is enqueued. It runs behind what the
+// streams of both buffers hold, and what they are given afterwards runs behind
+// it: dst's stream finds the data, and src may be overwritten in the order of
+// its stream. A copy of length 0 moves nothing and orders dst's stream behind
+// src's all the same.
+//
+// Between ranks the bytes go through pinned host memory in pieces, so that the
+// source's link and the destination's are busy at once and both directions of a
+// pair run at the same time; where P2P is proven for the direction they go
+// directly (cuMemcpyPeerAsync).
+func (o Ops) Copy(dst, src Buffer) (Work, error) {
+	const op = "copy"
+	g := o.g
+	if err := g.usable(op); err != nil {
+		return Work{}, err
+	}
+	if err := g.check(op, &dst); err != nil {
+		return Work{}, err
+	}
+	if err := g.check(op, &src); err != nil {
+		return Work{}, err
+	}
+	switch {
+	case dst.typ != src.typ:
+		return Work{}, argument(op, dst.rank.index, "dst is %v and src is %v", dst.typ, src.typ)
+	case dst.n != src.n:
+		return Work{}, argument(op, dst.rank.index, "dst has %d elements and src has %d", dst.n, src.n)
+	case overlap(&dst, &src):
+		return Work{}, argument(op, dst.rank.index, "dst and src overlap")
+	case o.o.Chunk < 0:
+		return Work{}, argument(op, dst.rank.index, "chunk of %d bytes", o.o.Chunk)
+	case o.o.Algorithm != AlgorithmAuto:
+		return Work{}, argument(op, dst.rank.index, "a copy has routes, not the algorithm %q", o.o.Algorithm)
+	}
+	route, err := g.route(op, dst.rank, src.rank, o.o.Route)
+	if err != nil {
+		return Work{}, err
+	}
+
+	g.lock()
+	defer g.unlock()
+	if err := g.usable(op); err != nil {
+		return Work{}, err
+	}
+	x := &g.run
+	if dst.n == 0 {
+		x.reset(op, nil, 2)
+		x.rank[0], x.stream[0] = src.rank, src.queue()
+		x.rank[1], x.stream[1] = dst.rank, dst.queue()
+		return g.order(x, 1, string(route))
+	}
+	bytes := uint64(dst.Bytes())
+	key := planKey{op: op, alg: Algorithm(route), count: bytes, chunk: uint64(o.o.Chunk), budget: src.rank.pinned.size}
+	pr, err := g.program(key, func() (*plan.Plan, bool, error) { return planCopy(route, key) })
+	if err != nil {
+		return Work{}, argument(op, src.rank.index, "%w", err)
+	}
+	x.reset(op, pr, pr.plan.Ranks)
+	x.rank[0], x.in[0], x.stream[0] = src.rank, src.addr(), src.queue()
+	last := pr.plan.Ranks - 1 // 0 if local
+	x.rank[last], x.out[last], x.stream[last] = dst.rank, dst.addr(), dst.queue()
+	switch {
+	case route == RouteLocal && src.queue() != dst.queue():
+		x.other[0], x.otherRank[0] = src.queue(), src.rank
+	case route == RouteDirect:
+		x.other[0], x.otherRank[0] = dst.queue(), dst.rank
+	}
+	w, err := g.enqueue(x, string(route))
+	if err != nil {
+		return Work{}, err
+	}
+	g.stats.Copies++
+	switch route {
+	case RouteStaged:
+		g.stats.StagedBytes += bytes
+	case RouteDirect:
+		g.stats.DirectBytes += bytes
+	default:
+		g.stats.LocalBytes += bytes
+	}
+	return w, nil
+}
+
+// route chooses the way of a copy, or judges the one that was asked for.
+func (g *Group) route(op string, dst, src *Rank, want Route) (Route, error) {
+	best := RouteStaged
+	switch {
+	case dst == src:
+		best = RouteLocal
+	case g.p2p[src.index][dst.index]:
+		best = RouteDirect
+	}
+	switch want {
+	case RouteAuto, best:
+		return best, nil
+	case RouteStaged:
+		if best == RouteDirect {
+			return RouteStaged, nil
+		}
+		return "", argument(op, src.index, "route %q between buffers of one rank", want)
+	case RouteDirect:
+		return "", argument(op, src.index, "route %q: P2P from rank %d to rank %d is not there, or not proven", want, src.index, dst.index)
+	case RouteLocal:
+		return "", argument(op, src.index, "route %q between rank %d and rank %d", want, src.index, dst.index)
+	}
+	return "", argument(op, src.index, "route %q is not known (known: %q %q %q)", want, RouteStaged, RouteDirect, RouteLocal)
+}
+
+func planCopy(route Route, k planKey) (p *plan.Plan, inline bool, err error) {
+	a := plan.CopyArgs{Bytes: k.count, Chunk: k.chunk, HostBudget: k.budget}
+	switch route {
+	case RouteLocal:
+		p, err = plan.Local(a)
+	case RouteDirect:
+		p, err = plan.Direct(a)
+	default:
+		p, err = plan.Copy(a)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	// One piece a lane overlaps with nothing: the callers' streams will do.
+	return p, len(p.Steps) <= 2, nil
+}
+
+// enqueue is what every operation ends with: the check for captured streams,
+// then the program. The group's lock is held and the thread is locked.
+func (g *Group) enqueue(x *run, algorithm string) (Work, error) {
+	if err := g.refuseCapture(x); err != nil {
+		return Work{}, err
+	}
+	o := g.begin(x.op, algorithm)
+	enqueued, err := g.execute(x, o)
+	if err != nil {
+		if enqueued {
+			g.fail(err)
+		}
+		g.abandon(o)
+		return Work{}, err
+	}
+	return g.commit(o), nil
+}
+
+// refuseCapture looks at every stream of the caller's. The lanes are the
+// group's own and are never captured.
+func (g *Group) refuseCapture(x *run) (err error) {
+	b := &x.bind
+	b.api = g.api
+	defer func() {
+		if c := b.restore(); c != api.Success && err == nil {
+			err = g.callError(x.op, x.rank[0], "cuCtxPopCurrent", c)
+		}
+	}()
+	for r, rk := range x.rank {
+		for side := range 2 {
+			s, owner := x.stream[r], rk
+			if side == 1 {
+				if s, owner = x.other[r], x.otherRank[r]; owner == nil {
+					break
+				}
+			}
+			if c := b.to(owner.ctx); c != api.Success {
+				return g.callError(x.op, owner, "cuCtxPushCurrent", c)
+			}
+			status, c := g.api.StreamIsCapturing(s)
+			switch {
+			case c == api.CaptureImplicit, c == api.Success && status != api.CaptureNone:
+				return &Error{x.op, owner.index, ErrCapturing}
+			case c != api.Success:
+				return g.callError(x.op, owner, "cuStreamIsCapturing", c)
+			}
+		}
+	}
+	return nil
+}
+
+// order is an operation that moves nothing: the stream of rank hub is ordered
+// behind the streams of all, and, if the operation has more than a pair of
+// ranks to order, theirs behind it.
+func (g *Group) order(x *run, hub int, algorithm string) (Work, error) {
+	if err := g.refuseCapture(x); err != nil {
+		return Work{}, err
+	}
+	o := g.begin(x.op, algorithm)
+	call, r, c := g.orderCalls(x, hub, o)
+	if c2 := x.bind.restore(); c2 != api.Success && c == api.Success {
+		call, r, c = "cuCtxPopCurrent", hub, c2
+	}
+	if c != api.Success {
+		err := g.callError(x.op, x.rank[r], call, c)
+		g.fail(fmt.Errorf("%w (ordering streams)", err))
+		g.abandon(o)
+		return Work{}, err
+	}
+	return g.commit(o), nil
+}
+
+func (g *Group) orderCalls(x *run, hub int, o *operation) (string, int, api.Code) {
+	d := g.api
+	join := func(from, to int, ev api.Event) (string, int, api.Code) {
+		if c := x.bind.to(x.rank[to].ctx); c != api.Success {
+			return "cuCtxPushCurrent", to, c
+		}
+		return "cuStreamWaitEvent", to, d.StreamWaitEvent(x.stream[to], ev)
+	}
+	record := func(r int, ev api.Event) (string, int, api.Code) {
+		if c := x.bind.to(x.rank[r].ctx); c != api.Success {
+			return "cuCtxPushCurrent", r, c
+		}
+		return "cuEventRecord", r, d.EventRecord(ev, x.stream[r])
+	}
+	for r := range x.rank {
+		if r == hub || x.stream[r] == x.stream[hub] && x.rank[r].ctx == x.rank[hub].ctx {
+			continue
+		}
+		if call, at, c := record(r, x.rank[r].fenceEvent); c != api.Success {
+			return call, at, c
+		}
+		if call, at, c := join(r, hub, x.rank[r].fenceEvent); c != api.Success {
+			return call, at, c
+		}
+	}
+	if c := x.bind.to(x.rank[hub].ctx); c != api.Success {
+		return "cuCtxPushCurrent", hub, c
+	}
+	m, c := x.rank[hub].newMark()
+	if c != api.Success {
+		return "cuEventCreate", hub, c
+	}
+	m.queue = x.stream[hub]
+	o.marks = append(o.marks, m)
+	if call, at, c := record(hub, m.ev); c != api.Success {
+		return call, at, c
+	}
+	if x.op == "copy" {
+		return "", hub, api.Success
+	}
+	for r := range x.rank {
+		if r == hub {
+			continue
+		}
+		if call, at, c := join(hub, r, m.ev); c != api.Success {
+			return call, at, c
+		}
+	}
+	return "", hub, api.Success
+}

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gp
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/hook"
+)
+
+// A run is one execution of a program: the ranks, addresses and streams that
+// fill it in. The group keeps one and reuses it under its lock.
+type run struct {
+	op   string
+	prog *program
+	// By plan rank:
+	rank    []*Rank
+	in, out []api.Ptr
+	// stream is the caller's stream of the rank: of the destination buffer,
+	// where it has one. other, if its rank is set, is a second caller's stream
+	// that the rank's work must be ordered with, and whose it is.
+	stream    []api.Stream
+	other     []api.Stream
+	otherRank []*Rank
+
+	host    []unsafe.Pointer // the region of the rank's pinned memory
+	hostOff []uint64
+	scratch []api.Ptr
+	fences  [][]*mark // who used the rank's regions before
+	// staging says that host holds the caller's own memory, not regions.
+	staging bool
+
+	bind binder
+}
+
+func (x *run) reset(op string, pr *program, n int) {
+	x.op, x.prog, x.staging = op, pr, false
+	x.rank = resize(x.rank, n)
+	x.in, x.out = resize(x.in, n), resize(x.out, n)
+	x.stream, x.other, x.otherRank = resize(x.stream, n), resize(x.other, n), resize(x.otherRank, n)
+	x.host, x.hostOff, x.scratch = resize(x.host, n), resize(x.hostOff, n), resize(x.scratch, n)
+	for len(x.fences) < 2*n {
+		x.fences = append(x.fences, nil)
+	}
+}
+
+func resize[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	s = s[:n]
+	clear(s)
+	return s
+}
+
+// A binder makes contexts current on the calling OS thread, which the caller
+// has locked, and puts the thread's own context back. It asks the thread once,
+// pushes at the first context that differs and only sets after that.
+type binder struct {
+	api    api.Driver
+	cur    api.Context
+	asked  bool
+	pushed bool
+}
+
+func (b *binder) to(c api.Context) api.Code {
+	if !b.asked {
+		cur, code := b.api.CtxGetCurrent()
+		if code != api.Success {
+			return code
+		}
+		b.cur, b.asked = cur, true
+	}
+	if b.cur == c {
+		return api.Success
+	}
+	var code api.Code
+	if b.pushed {
+		code = b.api.CtxSetCurrent(c)
+	} else {
+		code = b.api.CtxPushCurrent(c)
+		b.pushed = code == api.Success
+	}
+	if code == api.Success {
+		b.cur = c
+	}
+	return code
+}
+
+func (b *binder) restore() api.Code {
+	pushed := b.pushed
+	b.asked, b.pushed, b.cur = false, false, 0
+	if !pushed {
+		return api.Success
+	}
+	_, code := b.api.CtxPopCurrent()
+	return code
+}
+
+// callError is a driver call that failed inside a run.
+func (g *Group) callError(op string, r *Rank, call string, c api.Code) error {
+	return &Error{op, r.index, hook.Error(g.drv, r.cc, call, c)}
+}
+
+// execute enqueues the run and fills w with its final marks. The group's lock
+// is held and the thread is locked. Before the first driver call that enqueues
+// nothing has happened, and an error leaves the group as it was; after it, an
+// error means that the group has failed, which the caller sees to.
+func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
+	pr := x.prog
+	p := pr.plan
+	d := g.api
+	b := &x.bind
+	b.api = d
+	defer func() {
+		if c := b.restore(); c != api.Success && err == nil {
+			enqueued, err = true, g.callError(x.op, x.rank[0], "cuCtxPopCurrent", c)
+		}
+	}()
+
+	// What can fail without harm comes first: kernels, events, regions.
+	if err := g.prepare(x); err != nil {
+		return false, err
+	}
+	for r := range p.Ranks {
+		rk := x.rank[r]
+		x.fences[2*r], x.fences[2*r+1] = x.fences[2*r][:0], x.fences[2*r+1][:0]
+		if n := p.HostBytes[r]; n > 0 && !x.staging {
+			var off uint64
+			off, x.fences[2*r] = rk.pinned.take(n, x.fences[2*r])
+			x.host[r], x.hostOff[r] = unsafe.Add(rk.pinnedBase, off), off
+		}
+		if n := p.ScratchBytes[r]; n > 0 {
+			var off uint64
+			off, x.fences[2*r+1] = rk.scratch.take(n, x.fences[2*r+1])
+			x.scratch[r] = rk.scratchBase + api.Ptr(off)
+		}
+	}
+	defer func() {
+		for i := range 2 * p.Ranks {
+			for _, m := range x.fences[i] {
+				m.release()
+			}
+			x.fences[i] = x.fences[i][:0]
+		}
+	}()
+
+	fail := func(r int, call string, c api.Code) (bool, error) {
+		return true, g.callError(x.op, x.rank[r], call, c)
+	}
+
+	for r := range p.Ranks {
+		if call, c := g.enter(x, r); c != api.Success {
+			return fail(r, call, c)
+		}
+	}
+	for i := range pr.code {
+		in := &pr.code[i]
+		if call, c := g.step(x, in); c != api.Success {
+			_, err := fail(int(in.rank), call, c)
+			return true, fmt.Errorf("%w (step %d of %d)", err, in.step, len(p.Steps))
+		}
+	}
+	for r := range p.Ranks {
+		if call, c := g.leave(x, r, o); c != api.Success {
+			return fail(r, call, c)
+		}
+	}
+	return true, nil
+}
+
+// queue is the stream that (rank, lane) of the run stands for.
+func (x *run) queue(r int, lane uint8) api.Stream {
+	if x.prog.inline {
+		return x.stream[r]
+	}
+	return x.rank[r].lanes[lane]
+}
+
+// prepare resolves kernels, on every rank before anything is launched, and
+// makes sure that events are there.
+func (g *Group) prepare(x *run) error {
+	pr := x.prog
+	for i := range pr.code {
+		in := &pr.code[i]
+		if in.kind != iFold {
+			continue
+		}
+		f := &pr.folds[in.foldIdx]
+		if rk := x.rank[in.rank]; f.fnOwner != rk {
+			fn, err := g.function(rk, f.module, f.entry)
+			if err != nil {
+				return &Error{x.op, rk.index, err}
+			}
+			f.fn, f.fnOwner = fn, rk
+		}
+	}
+	for r, n := range pr.events {
+		rk := x.rank[r]
+		for len(rk.planEvents) < n {
+			if c := x.bind.to(rk.ctx); c != api.Success {
+				return g.callError(x.op, rk, "cuCtxPushCurrent", c)
+			}
+			ev, c := g.api.EventCreate(api.EventDisableTiming)
+			if c != api.Success {
+				return g.callError(x.op, rk, "cuEventCreate", c)
+			}
+			rk.planEvents = append(rk.planEvents, ev)
+		}
+	}
+	for r, n := range pr.plan.ScratchBytes {
+		if n > 0 {
+			if err := x.rank[r].needScratch(x); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// enter makes the queues of rank r wait for what they must: the caller's
+// streams, and whoever used the regions before.
+func (g *Group) enter(x *run, r int) (string, api.Code) {
+	d, pr, rk := g.api, x.prog, x.rank[r]
+	used := pr.uses[r].queue
+	if !used[0] && !used[1] {
+		return "", api.Success
+	}
+	if o := x.otherRank[r]; o != nil {
+		if call, c := g.fence(x, r, o, x.other[r]); c != api.Success {
+			return call, c
+		}
+	}
+	if !pr.inline {
+		if call, c := g.fence(x, r, rk, x.stream[r]); c != api.Success {
+			return call, c
+		}
+	}
+	if c := x.bind.to(rk.ctx); c != api.Success {
+		return "cuCtxPushCurrent", c
+	}
+	for lane := range uint8(plan.Lanes) {
+		if !used[lane] {
+			continue
+		}
+		q := x.queue(r, lane)
+		for o := range pr.plan.Ranks {
+			if pr.uses[r].host[lane]&(1<<o) != 0 {
+				if c := waitMarks(d, q, x.fences[2*o]); c != api.Success {
+					return "cuStreamWaitEvent", c
+				}
+			}
+		}
+		if pr.uses[r].scratch[lane] {
+			if c := waitMarks(d, q, x.fences[2*r+1]); c != api.Success {
+				return "cuStreamWaitEvent", c
+			}
+		}
+	}
+	return "", api.Success
+}
+
+// fence makes rank r's queues wait for all that stream s of rank owner holds
+// now. The event is recorded before the waits are enqueued, so it can serve
+// again at once.
+func (g *Group) fence(x *run, r int, owner *Rank, s api.Stream) (string, api.Code) {
+	d := g.api
+	if c := x.bind.to(owner.ctx); c != api.Success {
+		return "cuCtxPushCurrent", c
+	}
+	if c := d.EventRecord(owner.fenceEvent, s); c != api.Success {
+		return "cuEventRecord", c
+	}
+	if c := x.bind.to(x.rank[r].ctx); c != api.Success {
+		return "cuCtxSetCurrent", c
+	}
+	for lane, used := range x.prog.uses[r].queue {
+		if used {
+			if c := d.StreamWaitEvent(x.queue(r, uint8(lane)), owner.fenceEvent); c != api.Success {
+				return "cuStreamWaitEvent", c
+			}
+		}
+	}
+	return "", api.Success
+}
+
+// waitMarks leaves out what is known to be done and what the queue's own order
+// implies.
+func waitMarks(d api.Driver, q api.Stream, ms []*mark) api.Code {
+	for _, m := range ms {
+		if m.queue == q || m.done.Load() {
+			continue
+		}
+		if c := d.StreamWaitEvent(q, m.ev); c != api.Success {
+			return c
+		}
+	}
+	return api.Success
+}
+
+// step makes one driver call.
+func (g *Group) step(x *run, in *instr) (string, api.Code) {
+	d, rk := g.api, x.rank[in.rank]
+	if c := x.bind.to(rk.ctx); c != api.Success {
+		return "cuCtxSetCurrent", c
+	}
+	q := x.queue(int(in.rank), in.lane)
+	switch in.kind {
+	case iWait:
+		return "cuStreamWaitEvent", d.StreamWaitEvent(q, x.rank[in.evRank].planEvents[in.event])
+	case iRecord:
+		return "cuEventRecord", d.EventRecord(rk.planEvents[in.event], q)
+	case iToHost:
+		return "cuMemcpyDtoHAsync", d.MemcpyDtoHAsync(x.hostAddr(in.dst), x.deviceAddr(in.src), in.n, q)
+	case iFromHost:
+		return "cuMemcpyHtoDAsync", d.MemcpyHtoDAsync(x.deviceAddr(in.dst), x.hostAddr(in.src), in.n, q)
+	case iLocal:
+		return "cuMemcpyDtoDAsync", d.MemcpyDtoDAsync(x.deviceAddr(in.dst), x.deviceAddr(in.src), in.n, q)
+	case iPeer:
+		return "cuMemcpyPeerAsync", d.MemcpyPeerAsync(x.deviceAddr(in.dst), x.rank[in.dst.rank].ctx,
+			x.deviceAddr(in.src), rk.ctx, in.n, q)
+	case iFold:
+		f := &x.prog.folds[in.foldIdx]
+		f.params.Dst = uint64(x.mapped(in.dst, rk))
+		for k, s := range f.src {
+			f.params.In[k] = uint64(x.mapped(s, rk))
+		}
+		f.buf = f.params.Append(f.buf[:0])
+		f.launch.Params, f.launch.Stream = f.buf, q
+		return "cuLaunchKernel", d.LaunchKernel(f.fn, &f.launch)
+	}
+	panic(fmt.Sprintf("gp: instruction of kind %d", in.kind))
+}
+
+func (x *run) hostAddr(r ref) unsafe.Pointer { return unsafe.Add(x.host[r.rank], r.off) }
+
+func (x *run) deviceAddr(r ref) api.Ptr {
+	switch r.space {
+	case plan.In:
+		return x.in[r.rank] + api.Ptr(r.off)
+	case plan.Out:
+		return x.out[r.rank] + api.Ptr(r.off)
+	case plan.Scratch:
+		return x.scratch[r.rank] + api.Ptr(r.off)
+	}
+	panic("gp: host memory where device memory is due")
+}
+
+// mapped is the address by which a kernel of rank rk reads or writes r.
+func (x *run) mapped(r ref, rk *Rank) api.Ptr {
+	if r.space == plan.Host {
+		return x.rank[r.rank].pinnedDev[rk.index] + api.Ptr(x.hostOff[r.rank]+r.off)
+	}
+	return x.deviceAddr(r)
+}
+
+// leave records the ends of rank r's queues, makes the caller's streams wait
+// for them, and leaves the marks with the operation and with the regions.
+func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
+	d, pr, rk := g.api, x.prog, x.rank[r]
+	for lane := range uint8(plan.Lanes) {
+		if !pr.uses[r].queue[lane] {
+			continue
+		}
+		q := x.queue(r, lane)
+		implied := pr.implied[r][lane]
+		if implied && q == x.stream[r] && x.otherRank[r] == nil {
+			continue
+		}
+		if c := x.bind.to(rk.ctx); c != api.Success {
+			return "cuCtxSetCurrent", c
+		}
+		m, c := rk.newMark()
+		if c != api.Success {
+			return "cuEventCreate", c
+		}
+		m.queue = q
+		if c := d.EventRecord(m.ev, q); c != api.Success {
+			return "cuEventRecord", c
+		}
+		if q != x.stream[r] {
+			if c := d.StreamWaitEvent(x.stream[r], m.ev); c != api.Success {
+				return "cuStreamWaitEvent", c
+			}
+		}
+		if other := x.otherRank[r]; other != nil {
+			if c := x.bind.to(other.ctx); c != api.Success {
+				return "cuCtxSetCurrent", c
+			}
+			if c := d.StreamWaitEvent(x.other[r], m.ev); c != api.Success {
+				return "cuStreamWaitEvent", c
+			}
+		}
+		if implied {
+			m.release()
+			continue
+		}
+		o.marks = append(o.marks, m)
+		h := pr.holds[r][lane]
+		for owner := range pr.plan.Ranks {
+			if h.host&(1<<owner) != 0 && !x.staging {
+				x.rank[owner].pinned.hold(m)
+			}
+			if h.scratch&(1<<owner) != 0 {
+				x.rank[owner].scratch.hold(m)
+			}
+		}
+	}
+	return "", api.Success
+}
+
+// bound runs f with rank r's context current and the thread's capture checks
+// relaxed.
+func (r *Rank) bound(f func(d api.Driver) (string, api.Code)) (call string, code api.Code) {
+	r.g.relaxed(func() {
+		b := binder{api: r.g.api}
+		if code = b.to(r.ctx); code != api.Success {
+			call = "cuCtxPushCurrent"
+			return
+		}
+		call, code = f(r.g.api)
+		if c := b.restore(); code == api.Success && c != api.Success {
+			call, code = "cuCtxPopCurrent", c
+		}
+	})
+	return call, code
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/geforce-p2p/geforce-p2p/cuda"
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/hook"
+	"github.com/geforce-p2p/geforce-p2p/ptx"
+)
+
+// A Group is a set of ranks that exchange data. It is safe for concurrent use:
+// calls take effect in the order in which they take the group's lock, and
+// return when their work is enqueued.
+type Group struct {
+	Ops
+
+	drv     *cuda.Driver
+	api     api.Driver
+	host    api.Host
+	log     *slog.Logger
+	opts    Options
+	kernels *ptx.Loader
+	ranks   []*Rank
+	p2p     [][]bool // [source][destination]: use peer copies
+
+	// closing is set first, so that calls that wait for the lock see it.
+	closing atomic.Bool
+	failure atomic.Pointer[failure]
+
+	mu    sync.Mutex // orders enqueueing; guards all below
+	plans map[planKey]*program
+	runs  uint64
+	run   run
+	stats Stats
+
+	ops    operations
+	waiter waiter
+	joins  joins
+}
+
+type failure struct{ err error }
+
+// Stats are counters since the group was opened.
+type Stats struct {
+	Copies, Collectives         uint64 // calls that enqueued work
+	StagedBytes, DirectBytes    uint64 // of copies between ranks
+	LocalBytes                  uint64
+	CollectiveBytes             uint64 // bytes a rank, summed over calls
+	PinnedBytes, ScratchBytes   uint64 // held now, all ranks
+	PlansCached, OperationsOpen int
+}
+
+// Open makes a group. It retains each GPU's primary context, allocates the
+// ranks' pinned host memory, and proves P2P where the driver claims it.
+func Open(o Options) (*Group, error) {
+	const op = "open"
+	if o.PinnedBytes == 0 {
+		o.PinnedBytes = DefaultPinnedBytes
+	}
+	if o.PinnedBytes < MinPinnedBytes {
+		return nil, argument(op, -1, "PinnedBytes is %d: the least is %d", o.PinnedBytes, MinPinnedBytes)
+	}
+	if o.P2P > P2PTrust {
+		return nil, argument(op, -1, "P2P mode %d is not known", o.P2P)
+	}
+	if o.KernelDeadline < 0 {
+		return nil, argument(op, -1, "KernelDeadline is %v", o.KernelDeadline)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	drv := o.Driver
+	if drv == nil {
+		var err error
+		if drv, err = cuda.Open(); err != nil {
+			return nil, &Error{op, -1, err}
+		}
+	}
+	ordinals := o.Devices
+	if ordinals == nil {
+		n, err := drv.DeviceCount()
+		if err != nil {
+			return nil, &Error{op, -1, err}
+		}
+		for i := range n {
+			ordinals = append(ordinals, i)
+		}
+	}
+	if len(ordinals) == 0 {
+		return nil, argument(op, -1, "no devices")
+	}
+	if len(ordinals) > MaxRanks {
+		return nil, argument(op, -1, "%d ranks: the most is %d", len(ordinals), MaxRanks)
+	}
+	g := &Group{drv: drv, opts: o, log: o.Logger, plans: map[planKey]*program{}}
+	g.Ops.g = g
+	g.api = hook.Seam(drv)
+	g.host = g.api.Host()
+	g.waiter.g = g
+	g.kernels = ptx.New(drv, ptx.Options{Logger: o.Logger})
+	seen := map[string]int{}
+	for i, ord := range ordinals {
+		r, err := openRank(g, i, ord, seen)
+		if err != nil {
+			return nil, errors.Join(err, g.Close())
+		}
+		g.ranks = append(g.ranks, r)
+	}
+	if err := g.mapPinned(); err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	g.p2p = g.proveP2P()
+	g.joins.init(len(g.ranks))
+	return g, nil
+}
+
+// MaxRanks is the most ranks of a group.
+const MaxRanks = 16
+
+// Ranks are the group's ranks, in order.
+func (g *Group) Ranks() []*Rank { return append([]*Rank(nil), g.ranks...) }
+
+// Driver is the driver that the group works with.
+func (g *Group) Driver() *cuda.Driver { return g.drv }
+
+// Now is the machine's clock: time since some fixed point, monotonic. On a
+// simulated machine it is virtual, and the only clock that means anything.
+func (g *Group) Now() time.Duration { return g.host.Now() }
+
+// Err is the failure after which the group is only good to be closed, or nil.
+func (g *Group) Err() error {
+	if f := g.failure.Load(); f != nil {
+		return f.err
+	}
+	return nil
+}
+
+// Stats returns the counters.
+func (g *Group) Stats() Stats {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.stats
+	for _, r := range g.ranks {
+		s.PinnedBytes += r.pinned.size
+		s.ScratchBytes += r.scratch.size
+	}
+	s.PlansCached = len(g.plans)
+	s.OperationsOpen = len(g.ops.open)
+	return s
+}
+
+// fail keeps the first failure. Later calls answer with it.
+func (g *Group) fail(err error) {
+	if g.failure.CompareAndSwap(nil, &failure{err}) {
+		g.log.Error("gp: group failed", "error", err)
+	}
+}
+
+// usable answers ErrClosed or ErrFailed.
+func (g *Group) usable(op string) error {
+	if g.closing.Load() {
+		return &Error{op, -1, fmt.Errorf("group: %w", ErrClosed)}
+	}
+	if f := g.failure.Load(); f != nil {
+		return &Error{op, -1, fmt.Errorf("%w: %w", ErrFailed, f.err)}
+	}
+	return nil
+}
+
+// lock takes the group's lock and then the thread, in that order: a goroutine
+// that waits while it is locked to a thread costs a thread hand-over.
+func (g *Group) lock() {
+	g.mu.Lock()
+	runtime.LockOSThread()
+}
+
+func (g *Group) unlock() {
+	runtime.UnlockOSThread()
+	g.mu.Unlock()
+}
+
+// Synchronize waits until all work that was enqueued before it has run, or ctx
+// is done; the work goes on then.
+func (g *Group) Synchronize(ctx context.Context) error {
+	const op = "synchronize"
+	if err := g.usable(op); err != nil {
+		return err
+	}
+	for _, w := range g.ops.pending(g) {
+		if err := w.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// function is a kernel of a rank, loaded if it is not.
+func (g *Group) function(r *Rank, m module, entry string) (api.Function, error) {
+	f, err := g.kernels.Function(r.cc, m, entry)
+	if err != nil {
+		return 0, err
+	}
+	return api.Function(f.Handle()), nil
+}
+
+// Close waits for what is in flight, then frees what the group holds, buffers
+// from Alloc included. It is idempotent. On a group that has failed it does not
+// wait for work that may never end.
+func (g *Group) Close() error {
+	if g.closing.Swap(true) {
+		return nil
+	}
+	g.joins.closed()
+	var errs []error
+	if g.Err() == nil {
+		for _, w := range g.ops.pending(g) {
+			if err := w.Wait(context.Background()); err != nil {
+				errs = append(errs, err)
+				break
+			}
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range g.ranks {
+		// Transfers notice that the group closes and let go of their bounce.
+		r.bounce.turn <- struct{}{}
+		errs = append(errs, r.quiesce())
+	}
+	g.ops.closed()
+	if g.kernels != nil {
+		errs = append(errs, g.kernels.Close())
+	}
+	for _, r := range g.ranks {
+		errs = append(errs, r.close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return &Error{"close", -1, err}
+	}
+	return nil
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gp
+
+import (
+	"fmt"
+
+	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
+	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
+)
+
+// A program is a plan made ready to be enqueued over and over: its steps and
+// event waits as a flat list of driver calls in which only addresses, streams
+// and events are open. The ranks of a program are the plan's; each run says
+// which ranks of the group they are.
+//
+// A queue is a stream of a rank. Usually it is one of the rank's lanes. A
+// program made inline has one queue a rank, the caller's own stream: it saves
+// the fences between that stream and the lanes, which are driver calls, and for
+// a plan of one piece there is nothing to overlap anyway.
+type program struct {
+	plan   *plan.Plan
+	inline bool
+	code   []instr
+	folds  []fold
+	events []int  // plan events in use at once, by rank
+	uses   []uses // by rank
+	// implied tells of a queue that its end precedes another queue's end, so
+	// that who waits for that one need not wait for this one.
+	implied [][plan.Lanes]bool
+	// holds says, by queue, whose regions are in use until the queue's end. A
+	// queue answers for those whose end its own implies.
+	holds [][plan.Lanes]held
+
+	lastRun uint64 // for the plan cache
+}
+
+// uses says which memory of others a rank's queues touch.
+type uses struct {
+	queue   [plan.Lanes]bool
+	host    [plan.Lanes]uint64 // bit set of ranks whose pinned memory the queue touches
+	scratch [plan.Lanes]bool
+}
+
+// held is two bit sets of ranks.
+type held struct{ host, scratch uint64 }
+
+type instrKind uint8
+
+const (
+	iToHost instrKind = iota + 1
+	iFromHost
+	iLocal
+	iPeer
+	iFold
+	iRecord
+	iWait
+)
+
+// instr is one driver call on queue (rank, lane).
+type instr struct {
+	kind     instrKind
+	rank     uint8
+	lane     uint8
+	evRank   uint8  // whose event: of a record, rank's own
+	event    uint16 // which of evRank's plan events
+	foldIdx  int32
+	dst, src ref
+	n        uint64
+	step     int32
+}
+
+// ref is an address in one of a run's memories.
+type ref struct {
+	space plan.Space
+	rank  uint8
+	off   uint64
+}
+
+// fold is a kernel launch: its parameter buffer and launch are filled in anew
+// by each run, under the group's lock.
+type fold struct {
+	module  kernel.Module
+	entry   string
+	params  kernel.Fold
+	src     []ref
+	buf     []byte
+	launch  api.Launch
+	fn      api.Function // of the rank's context, resolved before the first run
+	fnOwner *Rank
+}
+
+func makeRef(s plan.Span) ref { return ref{s.Space, uint8(s.Rank), s.Off} }
+
+// compile turns a plan into a program. Events are given out as registers are:
+// one is free for the next record as soon as its last wait has been enqueued.
+func compile(p *plan.Plan, inline bool) *program {
+	pr := &program{plan: p, inline: inline, events: make([]int, p.Ranks), uses: make([]uses, p.Ranks)}
+	queue := func(s *plan.Step) (int, uint8) {
+		if inline {
+			return s.Rank * plan.Lanes, 0
+		}
+		return s.Rank*plan.Lanes + int(s.Lane), uint8(s.Lane)
+	}
+	waits := p.Waits()
+	lastWait := make([]int, len(p.Steps)) // the last step that waits for step i, 0 if none
+	for j, ws := range waits {
+		for _, i := range ws {
+			qi, _ := queue(&p.Steps[i])
+			qj, _ := queue(&p.Steps[j])
+			if qi != qj {
+				lastWait[i] = j
+			}
+		}
+	}
+	free := make([][]int, p.Ranks)
+	eventOf := make([]int, len(p.Steps))
+	frees := make(map[int][]int) // step -> events to free behind its waits, by recorder's step
+	for j := range p.Steps {
+		s := &p.Steps[j]
+		q, lane := queue(s)
+		for _, i := range waits[j] {
+			si := &p.Steps[i]
+			if qi, _ := queue(si); qi == q {
+				continue
+			}
+			pr.code = append(pr.code, instr{kind: iWait, rank: uint8(s.Rank), lane: lane, evRank: uint8(si.Rank), event: uint16(eventOf[i]), step: int32(j)})
+		}
+		for _, i := range frees[j] {
+			r := p.Steps[i].Rank
+			free[r] = append(free[r], eventOf[i])
+		}
+		pr.code = append(pr.code, pr.instr(s, lane, j))
+		if lastWait[j] != 0 {
+			e := pr.events[s.Rank]
+			if n := len(free[s.Rank]); n > 0 {
+				e = free[s.Rank][n-1]
+				free[s.Rank] = free[s.Rank][:n-1]
+			} else {
+				pr.events[s.Rank]++
+			}
+			eventOf[j] = e
+			frees[lastWait[j]] = append(frees[lastWait[j]], j)
+			pr.code = append(pr.code, instr{kind: iRecord, rank: uint8(s.Rank), lane: lane, evRank: uint8(s.Rank), event: uint16(e), step: int32(j)})
+		}
+		u := &pr.uses[s.Rank]
+		u.queue[lane] = true
+		for _, sp := range append([]plan.Span{s.Dst}, s.Src...) {
+			switch sp.Space {
+			case plan.Host:
+				u.host[lane] |= 1 << sp.Rank
+			case plan.Scratch:
+				u.scratch[lane] = true
+			}
+		}
+	}
+	by := impliedEnds(p, queue)
+	pr.implied, pr.holds = make([][plan.Lanes]bool, p.Ranks), make([][plan.Lanes]held, p.Ranks)
+	for k, q := range by {
+		u := &pr.uses[k/plan.Lanes]
+		pr.implied[k/plan.Lanes][k%plan.Lanes] = q != k
+		h := &pr.holds[q/plan.Lanes][q%plan.Lanes]
+		h.host |= u.host[k%plan.Lanes]
+		if u.scratch[k%plan.Lanes] {
+			h.scratch |= 1 << (k / plan.Lanes)
+		}
+	}
+	return pr
+}
+
+// impliedEnds finds, for each queue, a queue whose last step happens behind its
+// own last step and behind which no other queue ends; itself if there is none.
+func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) []int {
+	n := p.Ranks * plan.Lanes
+	// known[q][k] is the last step of queue k, plus one, that has happened
+	// before what queue q did last.
+	known := make([][]int, n)
+	for q := range known {
+		known[q] = make([]int, n)
+	}
+	at := make([][]int, len(p.Steps))
+	lastOf := make([]int, n)
+	for j := range p.Steps {
+		q, _ := queue(&p.Steps[j])
+		for _, i := range p.Steps[j].After {
+			for k, v := range at[i] {
+				known[q][k] = max(known[q][k], v)
+			}
+		}
+		known[q][q] = j + 1
+		lastOf[q] = j + 1
+		at[j] = append([]int(nil), known[q]...)
+	}
+	behind := func(k, q int) bool {
+		return q != k && lastOf[k] > 0 && lastOf[q] > 0 && known[q][k] >= lastOf[k]
+	}
+	by := make([]int, n)
+	for k := range n {
+		by[k] = k
+		// Ends are partly ordered, so climbing ends.
+		for again := true; again; {
+			again = false
+			for q := range n {
+				if behind(by[k], q) {
+					by[k], again = q, true
+				}
+			}
+		}
+	}
+	return by
+}
+
+func (pr *program) instr(s *plan.Step, lane uint8, step int) instr {
+	in := instr{rank: uint8(s.Rank), lane: lane, dst: makeRef(s.Dst), src: makeRef(s.Src[0]), n: s.Dst.Len, step: int32(step)}
+	switch s.Kind {
+	case plan.ToHost:
+		in.kind = iToHost
+	case plan.FromHost:
+		in.kind = iFromHost
+	case plan.LocalCopy:
+		in.kind = iLocal
+	case plan.PeerCopy:
+		in.kind = iPeer
+	case plan.Reduce, plan.ReduceFromHost:
+		in.kind = iFold
+		in.foldIdx = int32(len(pr.folds))
+		pr.folds = append(pr.folds, makeFold(pr.plan, s))
+	default:
+		panic(fmt.Sprintf("gp: plan step of kind %d", s.Kind))
+	}
+	return in
+}
+
+func makeFold(p *plan.Plan, s *plan.Step) fold {
+	t := p.Type
+	size := uint64(t.Size())
+	if s.Dst.Wide {
+		size = uint64(p.Partial().Size())
+	}
+	f := fold{module: kernel.FoldModule(t), entry: kernel.FoldEntry(t, p.Reduction),
+		params: kernel.Fold{Count: s.Dst.Len / size, Divisor: uint64(s.Divisor), DstWide: s.Dst.Wide, N: len(s.Src)},
+		buf:    make([]byte, 0, kernel.FoldBytes)}
+	for k, sp := range s.Src {
+		f.src = append(f.src, makeRef(sp))
+		if sp.Wide {
+			f.params.InWide |= 1 << k
+		}
+	}
+	f.launch.Grid = [3]uint32{kernel.Blocks(f.params.Count * uint64(t.Size())), 1, 1}
+	f.launch.Block = [3]uint32{kernel.BlockThreads, 1, 1}
+	return f
+}
+
+// planKey is what a program depends on.
+type planKey struct {
+	op      string
+	alg     Algorithm
+	typ     dtype.Type
+	red     dtype.Op
+	count   uint64 // elements, or bytes of a copy
+	chunk   uint64
+	budget  uint64 // of pinned memory, as it was had
+	inPlace bool
+}
+
+// maxPlans bounds the plan cache.
+const maxPlans = 128
+
+// program returns the cached program of a key, or makes it. The group's lock is
+// held.
+func (g *Group) program(k planKey, build func() (p *plan.Plan, inline bool, err error)) (*program, error) {
+	g.runs++
+	if pr := g.plans[k]; pr != nil {
+		pr.lastRun = g.runs
+		return pr, nil
+	}
+	p, inline, err := build()
+	if err != nil {
+		return nil, err
+	}
+	if len(g.plans) >= maxPlans {
+		var oldest planKey
+		at := g.runs
+		for k, pr := range g.plans {
+			if pr.lastRun < at {
+				oldest, at = k, pr.lastRun
+			}
+		}
+		delete(g.plans, oldest)
+	}
+	pr := compile(p, inline)
+	pr.lastRun = g.runs
+	g.plans[k] = pr
+	return pr, nil
+}

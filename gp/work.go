@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gp
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/geforce-p2p/geforce-p2p/cuda"
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/hook"
+)
+
+// Work is an operation that has been enqueued. It is a value and need not be
+// waited for: the buffers' streams are ordered with it. The zero Work is done.
+type Work struct {
+	o   *operation
+	gen uint64
+}
+
+// operation is what a Work refers to. It is used again once it is known to have
+// run; gen tells the Works of then from those of now.
+type operation struct {
+	g         *Group
+	name      string
+	algorithm string
+	finished  atomic.Bool // all marks are done, or err is set
+
+	mu    sync.Mutex
+	gen   uint64
+	marks []*mark
+	err   error
+}
+
+// operations are those of a group. The group's lock guards it.
+type operations struct {
+	open []*operation // enqueued and not known to have run, oldest first
+	free []*operation
+}
+
+// sweepAbove is how many operations may be open before enqueueing looks
+// whether the oldest have run, which costs a driver call each.
+const sweepAbove = 64
+
+// begin returns an operation to fill in. The group's lock is held.
+func (g *Group) begin(name, algorithm string) *operation {
+	s := &g.ops
+	if len(s.open) > sweepAbove {
+		g.relaxed(func() {
+			for i := 0; i < len(s.open) && s.open[i].poll(); i++ {
+			}
+		})
+	}
+	keep := s.open[:0]
+	for _, o := range s.open {
+		if o.finished.Load() && o.recycle() {
+			s.free = append(s.free, o)
+		} else {
+			keep = append(keep, o)
+		}
+	}
+	clear(s.open[len(keep):])
+	s.open = keep
+	var o *operation
+	if n := len(s.free); n > 0 {
+		o = s.free[n-1]
+		s.free = s.free[:n-1]
+	} else {
+		o = &operation{g: g}
+	}
+	o.name, o.algorithm = name, algorithm
+	return o
+}
+
+// commit makes the operation visible and returns its Work.
+func (g *Group) commit(o *operation) Work {
+	o.finished.Store(false)
+	g.ops.open = append(g.ops.open, o)
+	return Work{o, o.gen}
+}
+
+// abandon takes back an operation that enqueued nothing.
+func (g *Group) abandon(o *operation) {
+	for _, m := range o.marks {
+		m.release()
+	}
+	o.marks = o.marks[:0]
+	g.ops.free = append(g.ops.free, o)
+}
+
+// recycle prepares a finished operation for its next use. One that ended in an
+// error stays, so that its Works keep answering it.
+func (o *operation) recycle() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil {
+		return false
+	}
+	for _, m := range o.marks {
+		m.release()
+	}
+	clear(o.marks)
+	o.marks = o.marks[:0]
+	o.gen++
+	return true
+}
+
+// pending are Works of all that is open.
+func (s *operations) pending(g *Group) []Work {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	ws := make([]Work, 0, len(s.open))
+	for _, o := range s.open {
+		ws = append(ws, Work{o, o.gen})
+	}
+	return ws
+}
+
+// poll asks the driver whether the operation has run.
+func (o *operation) poll() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pollLocked()
+}
+
+func (o *operation) pollLocked() bool {
+	if o.finished.Load() {
+		return true
+	}
+	for _, m := range o.marks {
+		if m.done.Load() {
+			continue
+		}
+		switch c := o.g.api.EventQuery(m.ev); c {
+		case api.Success:
+			m.done.Store(true)
+		case api.NotReady:
+			return false
+		default:
+			o.err = &Error{o.name, m.rank.index, hook.Error(o.g.drv, m.rank.cc, "cuEventQuery", c)}
+			o.g.fail(o.err)
+			o.finished.Store(true)
+			return true
+		}
+	}
+	o.finished.Store(true)
+	return true
+}
+
+// ready tells whether the work has run, and how it ended.
+func (w Work) ready() (bool, error) {
+	if w.o == nil {
+		return true, nil
+	}
+	w.o.mu.Lock()
+	defer w.o.mu.Unlock()
+	if w.o.gen != w.gen {
+		return true, nil // known to have run well, and used for another since
+	}
+	if !w.o.pollLocked() {
+		return false, nil
+	}
+	return true, w.o.err
+}
+
+// Done tells whether the work has run (cuEventQuery), well or not.
+func (w Work) Done() bool {
+	if w.o == nil {
+		return true
+	}
+	var done bool
+	w.o.g.relaxed(func() { done, _ = w.ready() })
+	return done
+}
+
+// Algorithm names how the work is done: "staged", "ring". It is known until the
+// work has been waited for.
+func (w Work) Algorithm() string {
+	if w.o == nil {
+		return ""
+	}
+	w.o.mu.Lock()
+	defer w.o.mu.Unlock()
+	if w.o.gen != w.gen {
+		return ""
+	}
+	return w.o.algorithm
+}
+
+// Before makes what is enqueued on s afterwards wait for the work
+// (cuStreamWaitEvent). The stream may be of any context.
+func (w Work) Before(s *cuda.Stream) error {
+	const op = "before"
+	if s == nil {
+		return argument(op, -1, "nil stream")
+	}
+	if w.o == nil {
+		return nil
+	}
+	w.o.mu.Lock()
+	defer w.o.mu.Unlock()
+	if w.o.gen != w.gen {
+		return nil
+	}
+	if w.o.err != nil {
+		return w.o.err
+	}
+	capturing, err := s.Capturing()
+	if err != nil {
+		return &Error{op, -1, err}
+	}
+	if capturing {
+		return &Error{op, -1, ErrCapturing}
+	}
+	err = s.Context().Do(func() error {
+		for _, m := range w.o.marks {
+			if m.done.Load() {
+				continue
+			}
+			if c := w.o.g.api.StreamWaitEvent(api.Stream(s.Handle()), m.ev); c != api.Success {
+				return hook.Error(w.o.g.drv, s.Context(), "cuStreamWaitEvent", c)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return &Error{op, -1, err}
+	}
+	return nil
+}
+
+// spin is how long a wait asks the driver without pause. Small messages are
+// done by then.
+const spin = 50 * time.Microsecond
+
+// Wait returns when the work has run, with the error it ended in, or when ctx
+// is done; the work goes on then. It polls for 50 us and then leaves the
+// polling to the group's one waiter, so that any number of goroutines may wait.
+func (w Work) Wait(ctx context.Context) error {
+	if w.o == nil {
+		return nil
+	}
+	g := w.o.g
+	start := g.host.Now()
+	for {
+		var done bool
+		var err error
+		g.relaxed(func() {
+			from := g.host.Now()
+			for {
+				done, err = w.ready()
+				if done || g.host.Now()-from >= spin {
+					return
+				}
+			}
+		})
+		if done {
+			return err
+		}
+		if e := ctx.Err(); e != nil {
+			return &Error{"wait", -1, e}
+		}
+		if !g.opts.LowLatency {
+			break
+		}
+		runtime.Gosched()
+	}
+	return g.waiter.wait(ctx, w, start)
+}
+
+// relaxed runs f with the goroutine locked to its thread and the thread's
+// capture checks relaxed. While anything in the process captures a stream in
+// the global mode, calls such as cuEventQuery and cuMemAlloc would otherwise be
+// refused and spoil that capture.
+func (g *Group) relaxed(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	old, c := g.api.ThreadExchangeStreamCaptureMode(api.CaptureRelaxed)
+	f()
+	if c == api.Success {
+		g.api.ThreadExchangeStreamCaptureMode(old)
+	}
+}
+
+// A waiter polls for all who wait, with pauses that grow with the time already
+// spent, in one goroutine that lives while somebody waits.
+type waiter struct {
+	g       *Group
+	mu      sync.Mutex
+	list    []*waiting
+	spare   []*waiting
+	running bool
+}
+
+type waiting struct {
+	w     Work
+	start time.Duration
+	done  chan error // of capacity 1
+}
+
+// The pauses between two polls are a fraction of the time waited, within these.
+const (
+	minPause   = 20 * time.Microsecond
+	maxPause   = 500 * time.Microsecond
+	pauseShare = 64
+)
+
+func (t *waiter) wait(ctx context.Context, w Work, start time.Duration) error {
+	t.mu.Lock()
+	var e *waiting
+	if n := len(t.spare); n > 0 {
+		e = t.spare[n-1]
+		t.spare = t.spare[:n-1]
+	} else {
+		e = &waiting{done: make(chan error, 1)}
+	}
+	e.w, e.start = w, start
+	t.list = append(t.list, e)
+	if !t.running {
+		t.running = true
+		go t.loop()
+	}
+	t.mu.Unlock()
+
+	var err error
+	select {
+	case err = <-e.done:
+	case <-ctx.Done():
+		t.mu.Lock()
+		for i, x := range t.list {
+			if x == e {
+				t.list = append(t.list[:i], t.list[i+1:]...)
+				break
+			}
+		}
+		t.mu.Unlock()
+		select {
+		case err = <-e.done: // it was done at the same time
+		default:
+			err = &Error{"wait", -1, ctx.Err()}
+		}
+	}
+	t.mu.Lock()
+	e.w = Work{}
+	t.spare = append(t.spare, e)
+	t.mu.Unlock()
+	return err
+}
+
+func (t *waiter) loop() {
+	for {
+		pause := maxPause
+		t.mu.Lock()
+		t.g.relaxed(func() {
+			now := t.g.host.Now()
+			keep := t.list[:0]
+			for _, e := range t.list {
+				if done, err := e.w.ready(); done {
+					e.done <- err
+					continue
+				}
+				keep = append(keep, e)
+				pause = min(pause, pauseAfter(now-e.start))
+			}
+			clear(t.list[len(keep):])
+			t.list = keep
+		})
+		if len(t.list) == 0 {
+			t.running = false
+			t.mu.Unlock()
+			return
+		}
+		t.mu.Unlock()
+		t.g.host.Sleep(pause)
+		runtime.Gosched()
+	}
+}
+
+// closed ends what is still open for those who wait.
+func (s *operations) closed() {
+	for _, o := range s.open {
+		o.mu.Lock()
+		if !o.finished.Load() {
+			o.err = &Error{o.name, -1, fmt.Errorf("group: %w", ErrClosed)}
+			o.finished.Store(true)
+		}
+		o.mu.Unlock()
+	}
+}
