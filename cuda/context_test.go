@@ -14,7 +14,10 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 	"github.com/geforce-p2p/geforce-p2p/internal/hook"
+	"github.com/geforce-p2p/geforce-p2p/internal/libcuda"
+	"github.com/geforce-p2p/geforce-p2p/internal/libcuda/fakelib"
 )
 
 // things is one of everything, made from a context.
@@ -29,7 +32,20 @@ type things struct {
 	c2d  cuda.Copy2D
 }
 
+// make1 makes one of everything over the fake, which takes any module.
 func make1(t testing.TB, c *cuda.Context) *things {
+	t.Helper()
+	v := makeBare(t, c)
+	var err error
+	v.mod, err = c.LoadModule([]byte(".version 7.0"))
+	require.NoError(t, err)
+	v.fn, err = v.mod.Function("kernel")
+	require.NoError(t, err)
+	return v
+}
+
+// makeBare leaves out the module.
+func makeBare(t testing.TB, c *cuda.Context) *things {
 	t.Helper()
 	var v things
 	var err error
@@ -45,18 +61,17 @@ func make1(t testing.TB, c *cuda.Context) *things {
 	require.NoError(t, err)
 	v.h, err = c.HostAlloc(64, 0)
 	require.NoError(t, err)
-	v.mod, err = c.LoadModule([]byte(".version 7.0"))
-	require.NoError(t, err)
-	v.fn, err = v.mod.Function("kernel")
-	require.NoError(t, err)
 	v.c2d = cuda.Copy2D{SrcHost: v.h.Pointer(), DstDevice: v.m.Ptr(), Width: 8, Height: 2, SrcPitch: 8, DstPitch: 8}
 	return &v
 }
 
 func (v *things) close(t testing.TB) {
 	t.Helper()
-	for _, c := range []interface{ Close() error }{v.s, v.e, v.t, v.t2, v.m, v.h, v.mod} {
+	for _, c := range []interface{ Close() error }{v.s, v.e, v.t, v.t2, v.m, v.h} {
 		require.NoError(t, c.Close())
+	}
+	if v.mod != nil {
+		require.NoError(t, v.mod.Close())
 	}
 }
 
@@ -186,40 +201,85 @@ func TestEveryContextCallIsInTheTable(t *testing.T) {
 	}
 }
 
-func TestCurrentContextIsKeptUnderContention(t *testing.T) {
-	if !threads {
-		t.Skip("needs to tell OS threads apart")
+// everywhere is the methods of the table that succeed on any driver, from any
+// number of goroutines at once: what is left out needs a peer, a module, or a
+// wait between two calls.
+func everywhere() (ms []method) {
+	for _, m := range methods {
+		switch m.seam {
+		case "CtxEnablePeerAccess", "CtxDisablePeerAccess", "MemcpyPeerAsync", "ModuleGetFunction", "FuncGetAttribute",
+			"LaunchKernel", "EventElapsedTime", "MemcpyHtoD", "MemcpyDtoH":
+		default:
+			ms = append(ms, m)
+		}
 	}
+	return ms
+}
+
+func TestCurrentContextIsKeptUnderContention(t *testing.T) {
+	t.Run("fake", func(t *testing.T) {
+		if !threads {
+			t.Skip("needs to tell OS threads apart")
+		}
+		r := newRig(t)
+		contend(t, r.d, methods, make1)
+		r.f.mu.Lock()
+		defer r.f.mu.Unlock()
+		for id, s := range r.f.stacks {
+			require.Empty(t, s, "thread %d was left with a context", id)
+		}
+	})
+	// The stand-in rejects handles of a context that is not current, and keeps
+	// the current context in a variable of the C library's thread.
+	t.Run("C", func(t *testing.T) { contend(t, standIn(t), everywhere(), makeBare) })
+	t.Run("sim", func(t *testing.T) { contend(t, gputest.Sim(t, "2x4090"), everywhere(), makeBare) })
+	t.Run("gpu", func(t *testing.T) { contend(t, gputest.Hardware(t), everywhere(), makeBare) })
+}
+
+// standIn is the driver of a library in C that stands in for libcuda.
+func standIn(t testing.TB, defines ...string) *cuda.Driver {
+	t.Helper()
+	seam, err := libcuda.OpenPath(fakelib.Build(t, defines...))
+	require.NoError(t, err)
+	return open(t, seam)
+}
+
+// contend calls methods on two contexts (one, where there is one GPU) from 64
+// goroutines, and holds the caller's current context to what it was.
+func contend(t *testing.T, d *cuda.Driver, methods []method, make1 func(testing.TB, *cuda.Context) *things) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
-	r := newRig(t)
-	third := r.primary(t, 2)
-	va, vb := make1(t, r.a), make1(t, r.b)
-	found := []api.Context{0, r.a.Handle(), r.b.Handle(), third.Handle()}
+	devs, err := d.Devices()
+	require.NoError(t, err)
+	seam := hook.Seam(d)
+	a := gputest.Primary(t, devs[0])
+	b := gputest.Primary(t, devs[min(1, len(devs)-1)])
+	va, vb := make1(t, a), make1(t, b)
+	found := []api.Context{0, a.Handle(), b.Handle()}
 	var wg sync.WaitGroup
 	for g := range 64 {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(g), 1))
-			for range 200 {
+			for range 50 {
 				func() {
 					// Half of the goroutines move between threads as they like.
 					if g%2 == 0 {
 						runtime.LockOSThread()
 						defer runtime.UnlockOSThread()
+						before, _ := seam.CtxGetCurrent()
 						want := found[rng.IntN(len(found))]
-						r.f.CtxSetCurrent(want)
-						defer r.f.CtxSetCurrent(0)
+						seam.CtxSetCurrent(want)
+						defer seam.CtxSetCurrent(before)
 						defer func() {
-							got, _ := r.f.CtxGetCurrent()
-							if got != want {
+							if got, _ := seam.CtxGetCurrent(); got != want {
 								t.Errorf("current context is %#x after the calls, was %#x", got, want)
 							}
 						}()
 					}
 					for range 4 {
 						m := methods[rng.IntN(len(methods))]
-						c, o, v := r.a, r.b, va
+						c, o, v := a, b, va
 						if rng.IntN(2) == 0 {
-							c, o, v = r.b, r.a, vb
+							c, o, v = b, a, vb
 						}
 						if err := m.f(c, o, v); err != nil {
 							t.Errorf("%s: %v", m.seam, err)
@@ -231,11 +291,10 @@ func TestCurrentContextIsKeptUnderContention(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	r.f.mu.Lock()
-	defer r.f.mu.Unlock()
-	for id, s := range r.f.stacks {
-		require.Empty(t, s, "thread %d was left with a context", id)
-	}
+	require.NoError(t, a.Synchronize())
+	require.NoError(t, b.Synchronize())
+	va.close(t)
+	vb.close(t)
 }
 
 func TestDoPutsTheContextBack(t *testing.T) {
