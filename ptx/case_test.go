@@ -84,9 +84,20 @@ func special(t dtype.Type) []uint64 {
 	return []uint64{0, 1, ^uint64(0), 1 << (n - 1), 1<<(n-1) - 1, 2, ^uint64(0) - 1}
 }
 
+// fillPeriod is the elements after which fill repeats itself, which makes long
+// buffers cheap. It is a prime, so that no vector or block repeats.
+const fillPeriod = 8191
+
 // fill writes elements of t: a quarter special, a quarter any bits, half small
 // numbers, which is where rounding shows.
 func fill(b []byte, t dtype.Type, r *rand.Rand) {
+	if period := fillPeriod * t.Size(); len(b) > period {
+		fill(b[:period], t, r)
+		for n := period; n < len(b); n *= 2 {
+			copy(b[n:], b[:n])
+		}
+		return
+	}
 	sp := special(t)
 	for i := 0; i < len(b); i += t.Size() {
 		var v uint64

@@ -12,6 +12,7 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
+	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 	"github.com/geforce-p2p/geforce-p2p/ptx/internal/emu"
 	"github.com/geforce-p2p/geforce-p2p/ptx/internal/isa"
 )
@@ -50,6 +51,9 @@ func TestEmbeddedFold(t *testing.T) {
 				k := compileEmbedded(t, kernel.FoldModule(typ), entry)
 				r := rand.New(rand.NewPCG(uint64(typ), uint64(op)))
 				for _, count := range lengths {
+					if testenv.Race && count > 17 {
+						continue // one thread runs it all: there is no race to find, and it is slow
+					}
 					a := newArena(count)
 					for i, s := range shapes(typ) {
 						if count == 4096 && i%3 != int(op)%3 {
@@ -73,7 +77,11 @@ func TestEmbeddedFold(t *testing.T) {
 
 // Every kernel takes any grid: also one thread, and more threads than elements.
 func TestEmbeddedFoldGrids(t *testing.T) {
-	for _, typ := range []dtype.Type{dtype.Float32, dtype.Int8, dtype.BFloat16} {
+	types := []dtype.Type{dtype.Float32, dtype.Int8, dtype.BFloat16}
+	if testenv.Race {
+		types = types[:1]
+	}
+	for _, typ := range types {
 		k := compileEmbedded(t, kernel.FoldModule(typ), kernel.FoldEntry(typ, dtype.Sum))
 		r := rand.New(rand.NewPCG(1, 2))
 		a := newArena(333)
