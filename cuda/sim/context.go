@@ -89,12 +89,16 @@ func (s seam) DevicePrimaryCtxRelease(d api.Device) api.Code {
 	return api.Success
 }
 
-// destroy ends a context and all that was made in it, which is what leaked. It
-// stays current where it is, and calls there answer CONTEXT_IS_DESTROYED.
+// destroy ends a context and all that was made in it, which is what leaked; of
+// a context that was lost nothing could be given back. It stays current where
+// it is, and calls there answer CONTEXT_IS_DESTROYED.
 func (m *Machine) destroy(c *context) {
-	leak := func(what, site string) {
-		m.leaks = append(m.leaks, fmt.Sprintf("%s of GPU %d%s", what, c.g.ordinal, site))
+	report := func(what string) {
+		if c.fault == api.Success {
+			m.leaks = append(m.leaks, what)
+		}
 	}
+	leak := func(what, site string) { report(fmt.Sprintf("%s of GPU %d%s", what, c.g.ordinal, site)) }
 	for _, s := range c.streams {
 		leak("stream", s.site)
 		delete(m.streams, s.h)
@@ -113,7 +117,7 @@ func (m *Machine) destroy(c *context) {
 	}
 	for _, a := range slices.Clone(m.memory) {
 		if a.ctx == c {
-			m.leaks = append(m.leaks, a.String())
+			report(a.String())
 			m.release(a)
 		}
 	}

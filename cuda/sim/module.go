@@ -54,6 +54,19 @@ func findKernel(entry string) (Kernel, bool) {
 	return Kernel{Run: run}, ok
 }
 
+// PTX is a module's text that declares entry points, for loading kernels that
+// RegisterKernel made known. It says nothing about their parameters, which are
+// then not checked.
+func PTX(entries ...string) []byte {
+	var b bytes.Buffer
+	b.WriteString(".version 7.0\n.target sm_80\n.address_size 64\n")
+	for _, e := range entries {
+		fmt.Fprintf(&b, ".visible .entry %s()\n{\n\tret;\n}\n", e)
+	}
+	b.WriteByte(0)
+	return b.Bytes()
+}
+
 // module is PTX that has been loaded into a context.
 type module struct {
 	h     api.Module

@@ -43,8 +43,9 @@ type node struct {
 // virtual time, while the stream is full.
 func (m *Machine) enqueue(s *stream, n *node, after ...*node) {
 	for len(s.flight) >= queueLimit {
-		m.wait(s.flight[0])
-		m.land(s)
+		if m.land(s); len(s.flight) >= queueLimit {
+			m.wait(s.flight[0])
+		}
 	}
 	n.s = s
 	dep := func(d *node) {

@@ -28,6 +28,10 @@ type rig struct {
 func newRig(t testing.TB, opts ...Option) *rig {
 	m, err := Open("2x4090", opts...)
 	require.NoError(t, err)
+	return newRigOf(t, m)
+}
+
+func newRigOf(t testing.TB, m *Machine) *rig {
 	runtime.LockOSThread()
 	r := &rig{t: t, m: m, d: seam{m}}
 	for i := range m.gpus {
@@ -85,18 +89,14 @@ func (r *rig) pinned(n uint64) ([]byte, unsafe.Pointer) {
 	return unsafe.Slice((*byte)(p), n), p
 }
 
-// module loads PTX that declares the entries, without parameters.
+// function loads PTX that declares an entry and finds it.
 func (r *rig) function(entry string) api.Function {
 	r.t.Helper()
-	mod, c := r.d.ModuleLoadData(ptx(entry), nil)
+	mod, c := r.d.ModuleLoadData(PTX(entry), nil)
 	r.ok(c)
 	f, c := r.d.ModuleGetFunction(mod, entry)
 	r.ok(c)
 	return f
-}
-
-func ptx(entry string) []byte {
-	return []byte(".version 7.0\n.target sm_80\n.address_size 64\n// .entry no\n.visible .entry " + entry + "()\n{\n\tret;\n}\n\x00")
 }
 
 func launch(s api.Stream, params ...byte) *api.Launch {
@@ -114,6 +114,11 @@ func init() {
 		_, err := m.Bytes(1<<49-8, 8)
 		return err
 	}})
+}
+
+func copyParams(dst, src api.Ptr, n uint64) []byte {
+	k := kernel.Copy{Dst: uint64(dst), Src: uint64(src), Bytes: n}
+	return k.Append(nil)
 }
 
 func fill(b []byte, v byte) {
