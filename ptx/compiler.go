@@ -56,7 +56,7 @@ func newBuilder(open func() (compiler, error), c *cache) *builder {
 func options(arch int, defines []string) []string {
 	return append([]string{
 		fmt.Sprintf("--gpu-architecture=sm_%d", arch),
-		"--std=c++14", "--fmad=false", "--ftz=false", "--prec-div=true",
+		"--fmad=false", "--ftz=false", "--prec-div=true",
 	}, defines...)
 }
 

@@ -233,3 +233,51 @@ func TestLoadTimes(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkFold is the rate at which bytes of the destination are made out of
+// two inputs, both in device memory or the second in mapped host memory.
+func BenchmarkFold(b *testing.B) {
+	d := gputest.Hardware(b)
+	for _, typ := range []dtype.Type{dtype.Float32, dtype.BFloat16, dtype.Int8} {
+		for _, where := range []string{"device", "host"} {
+			b.Run(typ.Tag()+"/"+where, func(b *testing.B) {
+				const n = 64 << 20
+				cc := gputest.Primary(b, gputest.Devices(b, d, 1)[0])
+				s, err := cc.NewStream()
+				require.NoError(b, err)
+				defer s.Close()
+				l := New(d, Options{CacheDir: testCache})
+				defer l.Close()
+				f, err := l.Function(cc, kernel.FoldModule(typ), kernel.FoldEntry(typ, dtype.Sum))
+				require.NoError(b, err)
+				mem, err := cc.Alloc(2 * n)
+				require.NoError(b, err)
+				defer mem.Close()
+				require.NoError(b, s.MemsetD8(mem.Ptr(), 0, 2*n))
+				second := uint64(mem.Ptr()) + n
+				if where == "host" {
+					host, err := cc.HostAlloc(n, 0)
+					require.NoError(b, err)
+					defer host.Close()
+					p, err := host.DevicePtr(cc)
+					require.NoError(b, err)
+					second = uint64(p)
+				}
+				k := kernel.Fold{Dst: uint64(mem.Ptr()), Count: uint64(n / typ.Size()), N: 2, In: [kernel.MaxInputs]uint64{uint64(mem.Ptr()), second}}
+				params := k.Append(nil)
+				cfg := cuda.LaunchConfig{Grid: [3]uint32{kernel.Blocks(n)}, Block: [3]uint32{kernel.BlockThreads}}
+				require.NoError(b, f.Launch(cfg, s, params))
+				require.NoError(b, s.Synchronize())
+				b.SetBytes(n)
+				for b.Loop() {
+					if err := f.Launch(cfg, s, params); err != nil {
+						b.Fatal(err)
+					}
+					if err := s.Synchronize(); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

@@ -114,6 +114,7 @@ type fakeNVRTC struct {
 	file     string
 	archs    []int
 	err      error
+	options  []string
 	compiles atomic.Int32
 	delay    time.Duration
 }
@@ -123,6 +124,7 @@ func (f *fakeNVRTC) Path() string    { return f.file }
 func (f *fakeNVRTC) Archs() []int    { return f.archs }
 func (f *fakeNVRTC) Compile(source, name string, options ...string) ([]byte, string, error) {
 	f.compiles.Add(1)
+	f.options = options
 	time.Sleep(f.delay)
 	if f.err != nil {
 		return nil, "fold.cu(1): error: no", f.err
@@ -194,6 +196,7 @@ func TestLadderNVRTC(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, f32Sum, f.Name())
 	require.Equal(t, RungCompiled, ld.Rung(cc, f32))
+	require.Equal(t, []string{"--gpu-architecture=sm_89", "--fmad=false", "--ftz=false", "--prec-div=true", "-DGP_TYPE_f32"}, l.nvrtc.options)
 	again, err := ld.Function(cc, f32, f32Sum)
 	require.NoError(t, err)
 	require.Same(t, f, again)

@@ -114,7 +114,7 @@ func compile(clang, dir, header string, m kernel.Module) (string, error) {
 	args := []string{
 		"-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "--cuda-gpu-arch=sm_80",
 		"-Xclang", "-target-feature", "-Xclang", "+ptx70",
-		"-std=c++14", "-O3", "-ffp-contract=off", "-Wall", "-Wno-unused-function", "-Werror",
+		"-std=c++11", "-O3", "-ffp-contract=off", "-Wall", "-Wno-unused-function", "-Werror",
 		"-include", header, "-S", "-o", "-",
 	}
 	if m.Type != 0 {
