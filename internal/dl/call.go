@@ -20,13 +20,18 @@ import "sync"
 //
 // None of them allocates. Functions with floating-point arguments or structs
 // by value cannot be called with them.
+//
+// The functions take an argument list from a pool; the methods of Args use the
+// caller's own, which saves a few nanoseconds where the caller already has
+// something pooled to keep it in.
 
-const maxArgs = 11
-
-// args holds argument lists: purego's variadic SyscallN lets its slice escape,
+// Args is an argument list. purego's variadic SyscallN lets its slice escape,
 // so a list made in the call would be an allocation each time. The addresses
-// that stay behind in a list are plain numbers and keep nothing alive.
-var args = sync.Pool{New: func() any { return new([maxArgs]uintptr) }}
+// that stay behind in it are plain numbers and keep nothing alive. It serves
+// one call at a time.
+type Args [11]uintptr
+
+var lists = sync.Pool{New: func() any { return new(Args) }}
 
 // Call0 calls fn without arguments.
 func Call0(fn Proc) uintptr { return call(fn, nil) }
@@ -35,119 +40,207 @@ func Call0(fn Proc) uintptr { return call(fn, nil) }
 //
 //go:uintptrescapes
 func Call1(fn Proc, a0 uintptr) uintptr {
-	f := args.Get().(*[maxArgs]uintptr)
-	*f = [maxArgs]uintptr{a0}
-	r := call(fn, f[:1])
-	args.Put(f)
+	a := lists.Get().(*Args)
+	a[0] = a0
+	r := call(fn, a[:1])
+	lists.Put(a)
 	return r
+}
+
+// Call1 calls fn with 1 argument.
+//
+//go:uintptrescapes
+func (a *Args) Call1(fn Proc, a0 uintptr) uintptr {
+	a[0] = a0
+	return call(fn, a[:1])
 }
 
 // Call2 calls fn with 2 arguments.
 //
 //go:uintptrescapes
 func Call2(fn Proc, a0, a1 uintptr) uintptr {
-	f := args.Get().(*[maxArgs]uintptr)
-	*f = [maxArgs]uintptr{a0, a1}
-	r := call(fn, f[:2])
-	args.Put(f)
+	a := lists.Get().(*Args)
+	a[0], a[1] = a0, a1
+	r := call(fn, a[:2])
+	lists.Put(a)
 	return r
+}
+
+// Call2 calls fn with 2 arguments.
+//
+//go:uintptrescapes
+func (a *Args) Call2(fn Proc, a0, a1 uintptr) uintptr {
+	a[0], a[1] = a0, a1
+	return call(fn, a[:2])
 }
 
 // Call3 calls fn with 3 arguments.
 //
 //go:uintptrescapes
 func Call3(fn Proc, a0, a1, a2 uintptr) uintptr {
-	f := args.Get().(*[maxArgs]uintptr)
-	*f = [maxArgs]uintptr{a0, a1, a2}
-	r := call(fn, f[:3])
-	args.Put(f)
+	a := lists.Get().(*Args)
+	a[0], a[1], a[2] = a0, a1, a2
+	r := call(fn, a[:3])
+	lists.Put(a)
 	return r
+}
+
+// Call3 calls fn with 3 arguments.
+//
+//go:uintptrescapes
+func (a *Args) Call3(fn Proc, a0, a1, a2 uintptr) uintptr {
+	a[0], a[1], a[2] = a0, a1, a2
+	return call(fn, a[:3])
 }
 
 // Call4 calls fn with 4 arguments.
 //
 //go:uintptrescapes
 func Call4(fn Proc, a0, a1, a2, a3 uintptr) uintptr {
-	f := args.Get().(*[maxArgs]uintptr)
-	*f = [maxArgs]uintptr{a0, a1, a2, a3}
-	r := call(fn, f[:4])
-	args.Put(f)
+	a := lists.Get().(*Args)
+	a[0], a[1], a[2], a[3] = a0, a1, a2, a3
+	r := call(fn, a[:4])
+	lists.Put(a)
 	return r
+}
+
+// Call4 calls fn with 4 arguments.
+//
+//go:uintptrescapes
+func (a *Args) Call4(fn Proc, a0, a1, a2, a3 uintptr) uintptr {
+	a[0], a[1], a[2], a[3] = a0, a1, a2, a3
+	return call(fn, a[:4])
 }
 
 // Call5 calls fn with 5 arguments.
 //
 //go:uintptrescapes
 func Call5(fn Proc, a0, a1, a2, a3, a4 uintptr) uintptr {
-	f := args.Get().(*[maxArgs]uintptr)
-	*f = [maxArgs]uintptr{a0, a1, a2, a3, a4}
-	r := call(fn, f[:5])
-	args.Put(f)
+	a := lists.Get().(*Args)
+	a[0], a[1], a[2], a[3], a[4] = a0, a1, a2, a3, a4
+	r := call(fn, a[:5])
+	lists.Put(a)
 	return r
+}
+
+// Call5 calls fn with 5 arguments.
+//
+//go:uintptrescapes
+func (a *Args) Call5(fn Proc, a0, a1, a2, a3, a4 uintptr) uintptr {
+	a[0], a[1], a[2], a[3], a[4] = a0, a1, a2, a3, a4
+	return call(fn, a[:5])
 }
 
 // Call6 calls fn with 6 arguments.
 //
 //go:uintptrescapes
 func Call6(fn Proc, a0, a1, a2, a3, a4, a5 uintptr) uintptr {
-	f := args.Get().(*[maxArgs]uintptr)
-	*f = [maxArgs]uintptr{a0, a1, a2, a3, a4, a5}
-	r := call(fn, f[:6])
-	args.Put(f)
+	a := lists.Get().(*Args)
+	a[0], a[1], a[2], a[3], a[4], a[5] = a0, a1, a2, a3, a4, a5
+	r := call(fn, a[:6])
+	lists.Put(a)
 	return r
+}
+
+// Call6 calls fn with 6 arguments.
+//
+//go:uintptrescapes
+func (a *Args) Call6(fn Proc, a0, a1, a2, a3, a4, a5 uintptr) uintptr {
+	a[0], a[1], a[2], a[3], a[4], a[5] = a0, a1, a2, a3, a4, a5
+	return call(fn, a[:6])
 }
 
 // Call7 calls fn with 7 arguments.
 //
 //go:uintptrescapes
 func Call7(fn Proc, a0, a1, a2, a3, a4, a5, a6 uintptr) uintptr {
-	f := args.Get().(*[maxArgs]uintptr)
-	*f = [maxArgs]uintptr{a0, a1, a2, a3, a4, a5, a6}
-	r := call(fn, f[:7])
-	args.Put(f)
+	a := lists.Get().(*Args)
+	a[0], a[1], a[2], a[3], a[4], a[5], a[6] = a0, a1, a2, a3, a4, a5, a6
+	r := call(fn, a[:7])
+	lists.Put(a)
 	return r
+}
+
+// Call7 calls fn with 7 arguments.
+//
+//go:uintptrescapes
+func (a *Args) Call7(fn Proc, a0, a1, a2, a3, a4, a5, a6 uintptr) uintptr {
+	a[0], a[1], a[2], a[3], a[4], a[5], a[6] = a0, a1, a2, a3, a4, a5, a6
+	return call(fn, a[:7])
 }
 
 // Call8 calls fn with 8 arguments.
 //
 //go:uintptrescapes
 func Call8(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7 uintptr) uintptr {
-	f := args.Get().(*[maxArgs]uintptr)
-	*f = [maxArgs]uintptr{a0, a1, a2, a3, a4, a5, a6, a7}
-	r := call(fn, f[:8])
-	args.Put(f)
+	a := lists.Get().(*Args)
+	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7] = a0, a1, a2, a3, a4, a5, a6, a7
+	r := call(fn, a[:8])
+	lists.Put(a)
 	return r
+}
+
+// Call8 calls fn with 8 arguments.
+//
+//go:uintptrescapes
+func (a *Args) Call8(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7 uintptr) uintptr {
+	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7] = a0, a1, a2, a3, a4, a5, a6, a7
+	return call(fn, a[:8])
 }
 
 // Call9 calls fn with 9 arguments.
 //
 //go:uintptrescapes
 func Call9(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8 uintptr) uintptr {
-	f := args.Get().(*[maxArgs]uintptr)
-	*f = [maxArgs]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8}
-	r := call(fn, f[:9])
-	args.Put(f)
+	a := lists.Get().(*Args)
+	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8] = a0, a1, a2, a3, a4, a5, a6, a7, a8
+	r := call(fn, a[:9])
+	lists.Put(a)
 	return r
+}
+
+// Call9 calls fn with 9 arguments.
+//
+//go:uintptrescapes
+func (a *Args) Call9(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8 uintptr) uintptr {
+	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8] = a0, a1, a2, a3, a4, a5, a6, a7, a8
+	return call(fn, a[:9])
 }
 
 // Call10 calls fn with 10 arguments.
 //
 //go:uintptrescapes
 func Call10(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 uintptr) uintptr {
-	f := args.Get().(*[maxArgs]uintptr)
-	*f = [maxArgs]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9}
-	r := call(fn, f[:10])
-	args.Put(f)
+	a := lists.Get().(*Args)
+	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9] = a0, a1, a2, a3, a4, a5, a6, a7, a8, a9
+	r := call(fn, a[:10])
+	lists.Put(a)
 	return r
+}
+
+// Call10 calls fn with 10 arguments.
+//
+//go:uintptrescapes
+func (a *Args) Call10(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 uintptr) uintptr {
+	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9] = a0, a1, a2, a3, a4, a5, a6, a7, a8, a9
+	return call(fn, a[:10])
 }
 
 // Call11 calls fn with 11 arguments.
 //
 //go:uintptrescapes
 func Call11(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 uintptr) uintptr {
-	f := args.Get().(*[maxArgs]uintptr)
-	*f = [maxArgs]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10}
-	r := call(fn, f[:11])
-	args.Put(f)
+	a := lists.Get().(*Args)
+	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10] = a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10
+	r := call(fn, a[:11])
+	lists.Put(a)
 	return r
+}
+
+// Call11 calls fn with 11 arguments.
+//
+//go:uintptrescapes
+func (a *Args) Call11(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 uintptr) uintptr {
+	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10] = a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10
+	return call(fn, a[:11])
 }

@@ -61,7 +61,8 @@ func TestCallPassesEachArgumentInItsPlace(t *testing.T) {
 	lib := open(t)
 	const big = 1 << 40 // shows a narrowing to 32 bits
 	a := [11]uintptr{big + 1, 17, 3, big + 5, 29, 2, 91, 4, 77, big + 6, 13}
-	calls := []func(p dl.Proc) uintptr{
+	var own dl.Args
+	pooled := []func(p dl.Proc) uintptr{
 		func(p dl.Proc) uintptr { return dl.Call0(p) },
 		func(p dl.Proc) uintptr { return dl.Call1(p, a[0]) },
 		func(p dl.Proc) uintptr { return dl.Call2(p, a[0], a[1]) },
@@ -79,7 +80,25 @@ func TestCallPassesEachArgumentInItsPlace(t *testing.T) {
 			return dl.Call11(p, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10])
 		},
 	}
-	for n, call := range calls {
+	listed := []func(p dl.Proc) uintptr{
+		func(p dl.Proc) uintptr { return dl.Call0(p) }, // needs no list
+		func(p dl.Proc) uintptr { return own.Call1(p, a[0]) },
+		func(p dl.Proc) uintptr { return own.Call2(p, a[0], a[1]) },
+		func(p dl.Proc) uintptr { return own.Call3(p, a[0], a[1], a[2]) },
+		func(p dl.Proc) uintptr { return own.Call4(p, a[0], a[1], a[2], a[3]) },
+		func(p dl.Proc) uintptr { return own.Call5(p, a[0], a[1], a[2], a[3], a[4]) },
+		func(p dl.Proc) uintptr { return own.Call6(p, a[0], a[1], a[2], a[3], a[4], a[5]) },
+		func(p dl.Proc) uintptr { return own.Call7(p, a[0], a[1], a[2], a[3], a[4], a[5], a[6]) },
+		func(p dl.Proc) uintptr { return own.Call8(p, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]) },
+		func(p dl.Proc) uintptr { return own.Call9(p, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8]) },
+		func(p dl.Proc) uintptr {
+			return own.Call10(p, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9])
+		},
+		func(p dl.Proc) uintptr {
+			return own.Call11(p, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10])
+		},
+	}
+	for n := range pooled {
 		want := uintptr(7)
 		if n > 0 {
 			want = 0
@@ -87,7 +106,9 @@ func TestCallPassesEachArgumentInItsPlace(t *testing.T) {
 		for i := range n {
 			want += uintptr(i+1) * a[i]
 		}
-		require.Equal(t, want, call(lookup(t, lib, fmt.Sprintf("mix%d", n))), "mix%d", n)
+		p := lookup(t, lib, fmt.Sprintf("mix%d", n))
+		require.Equal(t, want, pooled[n](p), "mix%d", n)
+		require.Equal(t, want, listed[n](p), "mix%d", n)
 	}
 	require.Equal(t, int32(-1), int32(dl.Call0(lookup(t, lib, "minus_one"))))
 }

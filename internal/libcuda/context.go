@@ -15,7 +15,7 @@ func (d *Driver) DevicePrimaryCtxRetain(dev api.Device) (api.Context, api.Code) 
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call2(p, uintptr(unsafe.Pointer(&f.a)), uintptr(uint32(dev))))
+	c := code(f.args.Call2(p, uintptr(unsafe.Pointer(&f.a)), uintptr(uint32(dev))))
 	v := api.Context(f.a)
 	putFrame(f)
 	return v, c
@@ -35,7 +35,7 @@ func (d *Driver) DevicePrimaryCtxGetState(dev api.Device) (flags uint32, active 
 		return 0, false, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call3(p, uintptr(uint32(dev)), uintptr(unsafe.Pointer(&f.i)), uintptr(unsafe.Pointer(&f.j))))
+	c := code(f.args.Call3(p, uintptr(uint32(dev)), uintptr(unsafe.Pointer(&f.i)), uintptr(unsafe.Pointer(&f.j))))
 	v0, v1 := uint32(f.i), f.j != 0
 	putFrame(f)
 	return v0, v1, c
@@ -47,7 +47,7 @@ func (d *Driver) CtxGetCurrent() (api.Context, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call1(p, uintptr(unsafe.Pointer(&f.a))))
+	c := code(f.args.Call1(p, uintptr(unsafe.Pointer(&f.a))))
 	v := api.Context(f.a)
 	putFrame(f)
 	return v, c
@@ -75,7 +75,7 @@ func (d *Driver) CtxPopCurrent() (api.Context, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call1(p, uintptr(unsafe.Pointer(&f.a))))
+	c := code(f.args.Call1(p, uintptr(unsafe.Pointer(&f.a))))
 	v := api.Context(f.a)
 	putFrame(f)
 	return v, c
@@ -87,7 +87,7 @@ func (d *Driver) CtxGetDevice() (api.Device, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call1(p, uintptr(unsafe.Pointer(&f.i))))
+	c := code(f.args.Call1(p, uintptr(unsafe.Pointer(&f.i))))
 	v := api.Device(f.i)
 	putFrame(f)
 	return v, c

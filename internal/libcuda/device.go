@@ -26,7 +26,7 @@ func (d *Driver) DriverGetVersion() (int, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call1(p, uintptr(unsafe.Pointer(&f.i))))
+	c := code(f.args.Call1(p, uintptr(unsafe.Pointer(&f.i))))
 	v := int(f.i)
 	putFrame(f)
 	return v, c
@@ -44,7 +44,7 @@ func (d *Driver) errorText(s sym, c api.Code) string {
 	}
 	f := getFrame()
 	defer putFrame(f)
-	if code(dl.Call2(p, uintptr(uint32(c)), uintptr(unsafe.Pointer(&f.a)))) != api.Success {
+	if code(f.args.Call2(p, uintptr(uint32(c)), uintptr(unsafe.Pointer(&f.a)))) != api.Success {
 		return ""
 	}
 	return dl.GoString(uintptr(f.a))
@@ -56,7 +56,7 @@ func (d *Driver) DeviceGetCount() (int, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call1(p, uintptr(unsafe.Pointer(&f.i))))
+	c := code(f.args.Call1(p, uintptr(unsafe.Pointer(&f.i))))
 	v := int(f.i)
 	putFrame(f)
 	return v, c
@@ -68,7 +68,7 @@ func (d *Driver) DeviceGet(ordinal int) (api.Device, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call2(p, uintptr(unsafe.Pointer(&f.i)), uintptr(uint32(ordinal))))
+	c := code(f.args.Call2(p, uintptr(unsafe.Pointer(&f.i)), uintptr(uint32(ordinal))))
 	v := api.Device(f.i)
 	putFrame(f)
 	return v, c
@@ -91,7 +91,7 @@ func (d *Driver) deviceText(s sym, dev api.Device) (string, api.Code) {
 	f := getFrame()
 	defer putFrame(f)
 	f.name[0] = 0
-	c := code(dl.Call3(p, uintptr(unsafe.Pointer(&f.name)), uintptr(len(f.name)), uintptr(uint32(dev))))
+	c := code(f.args.Call3(p, uintptr(unsafe.Pointer(&f.name)), uintptr(len(f.name)), uintptr(uint32(dev))))
 	if c != api.Success {
 		return "", c
 	}
@@ -109,7 +109,7 @@ func (d *Driver) DeviceGetByPCIBusId(id string) (api.Device, api.Code) {
 	if !ok {
 		return 0, api.InvalidValue
 	}
-	c := code(dl.Call2(p, uintptr(unsafe.Pointer(&f.i)), uintptr(unsafe.Pointer(s))))
+	c := code(f.args.Call2(p, uintptr(unsafe.Pointer(&f.i)), uintptr(unsafe.Pointer(s))))
 	return api.Device(f.i), c
 }
 
@@ -119,7 +119,7 @@ func (d *Driver) DeviceGetAttribute(a api.DeviceAttribute, dev api.Device) (int,
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call3(p, uintptr(unsafe.Pointer(&f.i)), uintptr(uint32(a)), uintptr(uint32(dev))))
+	c := code(f.args.Call3(p, uintptr(unsafe.Pointer(&f.i)), uintptr(uint32(a)), uintptr(uint32(dev))))
 	v := int(f.i)
 	putFrame(f)
 	return v, c
@@ -131,7 +131,7 @@ func (d *Driver) DeviceTotalMem(dev api.Device) (uint64, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call2(p, uintptr(unsafe.Pointer(&f.a)), uintptr(uint32(dev))))
+	c := code(f.args.Call2(p, uintptr(unsafe.Pointer(&f.a)), uintptr(uint32(dev))))
 	v := f.a
 	putFrame(f)
 	return v, c
@@ -149,7 +149,7 @@ func (d *Driver) DeviceGetUuid(dev api.Device) (api.UUID, api.Code) {
 	}
 	f := getFrame()
 	f.uuid = api.UUID{}
-	c := code(dl.Call2(p, uintptr(unsafe.Pointer(&f.uuid)), uintptr(uint32(dev))))
+	c := code(f.args.Call2(p, uintptr(unsafe.Pointer(&f.uuid)), uintptr(uint32(dev))))
 	v := f.uuid
 	putFrame(f)
 	return v, c
@@ -161,7 +161,7 @@ func (d *Driver) DeviceCanAccessPeer(dev, peer api.Device) (bool, api.Code) {
 		return false, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call3(p, uintptr(unsafe.Pointer(&f.i)), uintptr(uint32(dev)), uintptr(uint32(peer))))
+	c := code(f.args.Call3(p, uintptr(unsafe.Pointer(&f.i)), uintptr(uint32(dev)), uintptr(uint32(peer))))
 	v := f.i != 0
 	putFrame(f)
 	return v, c
@@ -173,7 +173,7 @@ func (d *Driver) DeviceGetP2PAttribute(a api.P2PAttribute, src, dst api.Device) 
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call4(p, uintptr(unsafe.Pointer(&f.i)), uintptr(uint32(a)), uintptr(uint32(src)), uintptr(uint32(dst))))
+	c := code(f.args.Call4(p, uintptr(unsafe.Pointer(&f.i)), uintptr(uint32(a)), uintptr(uint32(src)), uintptr(uint32(dst))))
 	v := int(f.i)
 	putFrame(f)
 	return v, c

@@ -15,7 +15,7 @@ func (d *Driver) EventCreate(flags api.EventFlag) (api.Event, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call2(p, uintptr(unsafe.Pointer(&f.a)), uintptr(flags)))
+	c := code(f.args.Call2(p, uintptr(unsafe.Pointer(&f.a)), uintptr(flags)))
 	v := api.Event(f.a)
 	putFrame(f)
 	return v, c
@@ -59,7 +59,7 @@ func (d *Driver) EventElapsedTime(start, end api.Event) (ms float32, result api.
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call3(p, uintptr(unsafe.Pointer(&f.ms)), uintptr(start), uintptr(end)))
+	c := code(f.args.Call3(p, uintptr(unsafe.Pointer(&f.ms)), uintptr(start), uintptr(end)))
 	v := f.ms
 	putFrame(f)
 	return v, c

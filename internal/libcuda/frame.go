@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/dl"
 )
 
 // frame holds what one call needs in memory that the driver reads or writes:
@@ -22,6 +23,7 @@ type frame struct {
 	name [256]byte
 	copy memcpy2D
 	jit  jitOptions
+	args dl.Args
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
@@ -108,6 +110,7 @@ type launchFrame struct {
 	}
 	size   uint64
 	params [maxParams / 8]uint64 // words, for the alignment
+	args   dl.Args
 }
 
 // CU_LAUNCH_PARAM_ of cuda.h.

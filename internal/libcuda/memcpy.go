@@ -70,7 +70,7 @@ func (d *Driver) Memcpy2DAsync(c *api.Copy2D, s api.Stream) api.Code {
 		dstType: memType(c.DstHost), dstHost: c.DstHost, dstDevice: c.DstDevice, dstPitch: c.DstPitch,
 		width: c.Width, height: c.Height,
 	}
-	r := code(dl.Call2(p, uintptr(unsafe.Pointer(&f.copy)), uintptr(s)))
+	r := code(f.args.Call2(p, uintptr(unsafe.Pointer(&f.copy)), uintptr(s)))
 	f.copy.srcHost, f.copy.dstHost = nil, nil // the pool keeps nobody's memory alive
 	putFrame(f)
 	return r

@@ -15,7 +15,7 @@ func (d *Driver) MemGetInfo() (free, total uint64, result api.Code) {
 		return 0, 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call2(p, uintptr(unsafe.Pointer(&f.a)), uintptr(unsafe.Pointer(&f.b))))
+	c := code(f.args.Call2(p, uintptr(unsafe.Pointer(&f.a)), uintptr(unsafe.Pointer(&f.b))))
 	v0, v1 := f.a, f.b
 	putFrame(f)
 	return v0, v1, c
@@ -27,7 +27,7 @@ func (d *Driver) MemAlloc(n uint64) (api.Ptr, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call2(p, uintptr(unsafe.Pointer(&f.a)), uintptr(n)))
+	c := code(f.args.Call2(p, uintptr(unsafe.Pointer(&f.a)), uintptr(n)))
 	v := api.Ptr(f.a)
 	putFrame(f)
 	return v, c
@@ -47,7 +47,7 @@ func (d *Driver) MemHostAlloc(n uint64, flags api.HostAllocFlag) (unsafe.Pointer
 		return nil, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call3(p, uintptr(unsafe.Pointer(&f.a)), uintptr(n), uintptr(flags)))
+	c := code(f.args.Call3(p, uintptr(unsafe.Pointer(&f.a)), uintptr(n), uintptr(flags)))
 	v := *(*unsafe.Pointer)(unsafe.Pointer(&f.a))
 	putFrame(f)
 	return v, c
@@ -83,7 +83,7 @@ func (d *Driver) MemHostGetDevicePointer(h unsafe.Pointer) (api.Ptr, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call3(p, uintptr(unsafe.Pointer(&f.a)), uintptr(h), 0))
+	c := code(f.args.Call3(p, uintptr(unsafe.Pointer(&f.a)), uintptr(h), 0))
 	v := api.Ptr(f.a)
 	putFrame(f)
 	return v, c
@@ -95,7 +95,7 @@ func (d *Driver) MemHostGetFlags(h unsafe.Pointer) (api.HostAllocFlag, api.Code)
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call2(p, uintptr(unsafe.Pointer(&f.i)), uintptr(h)))
+	c := code(f.args.Call2(p, uintptr(unsafe.Pointer(&f.i)), uintptr(h)))
 	v := api.HostAllocFlag(f.i)
 	putFrame(f)
 	return v, c
@@ -107,7 +107,7 @@ func (d *Driver) MemGetAddressRange(ptr api.Ptr) (base api.Ptr, n uint64, result
 		return 0, 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call3(p, uintptr(unsafe.Pointer(&f.a)), uintptr(unsafe.Pointer(&f.b)), uintptr(ptr)))
+	c := code(f.args.Call3(p, uintptr(unsafe.Pointer(&f.a)), uintptr(unsafe.Pointer(&f.b)), uintptr(ptr)))
 	v0, v1 := api.Ptr(f.a), f.b
 	putFrame(f)
 	return v0, v1, c
@@ -121,7 +121,7 @@ func (d *Driver) PointerGetAttribute(a api.PointerAttribute, ptr api.Ptr) (uint6
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call3(p, uintptr(unsafe.Pointer(&f.a)), uintptr(uint32(a)), uintptr(ptr)))
+	c := code(f.args.Call3(p, uintptr(unsafe.Pointer(&f.a)), uintptr(uint32(a)), uintptr(ptr)))
 	v := f.a
 	putFrame(f)
 	return v, c

@@ -29,7 +29,7 @@ func (d *Driver) ModuleLoadData(image, errorLog []byte) (api.Module, api.Code) {
 		}
 		n = 2
 	}
-	c := code(dl.Call5(p, uintptr(unsafe.Pointer(&f.a)), uintptr(unsafe.Pointer(&image[0])), uintptr(n),
+	c := code(f.args.Call5(p, uintptr(unsafe.Pointer(&f.a)), uintptr(unsafe.Pointer(&image[0])), uintptr(n),
 		uintptr(unsafe.Pointer(&f.jit.option)), uintptr(unsafe.Pointer(&f.jit.log))))
 	v := api.Module(f.a)
 	f.jit.log = nil // the pool keeps nobody's memory alive
@@ -56,7 +56,7 @@ func (d *Driver) ModuleGetFunction(m api.Module, name string) (api.Function, api
 	if !ok {
 		return 0, api.InvalidValue
 	}
-	c := code(dl.Call3(p, uintptr(unsafe.Pointer(&f.a)), uintptr(m), uintptr(unsafe.Pointer(s))))
+	c := code(f.args.Call3(p, uintptr(unsafe.Pointer(&f.a)), uintptr(m), uintptr(unsafe.Pointer(s))))
 	return api.Function(f.a), c
 }
 
@@ -66,7 +66,7 @@ func (d *Driver) FuncGetAttribute(a api.FunctionAttribute, fn api.Function) (int
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call3(p, uintptr(unsafe.Pointer(&f.i)), uintptr(uint32(a)), uintptr(fn)))
+	c := code(f.args.Call3(p, uintptr(unsafe.Pointer(&f.i)), uintptr(uint32(a)), uintptr(fn)))
 	v := int(f.i)
 	putFrame(f)
 	return v, c
@@ -91,7 +91,7 @@ func (d *Driver) LaunchKernel(fn api.Function, l *api.Launch) api.Code {
 	}
 	f := launchFrames.Get().(*launchFrame)
 	f.size = uint64(copy(unsafe.Slice((*byte)(unsafe.Pointer(&f.params)), maxParams), l.Params))
-	c := code(dl.Call11(p, uintptr(fn),
+	c := code(f.args.Call11(p, uintptr(fn),
 		uintptr(l.Grid[0]), uintptr(l.Grid[1]), uintptr(l.Grid[2]),
 		uintptr(l.Block[0]), uintptr(l.Block[1]), uintptr(l.Block[2]),
 		uintptr(l.Shared), uintptr(l.Stream), 0, uintptr(unsafe.Pointer(&f.extra))))

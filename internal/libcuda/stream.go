@@ -15,7 +15,7 @@ func (d *Driver) StreamCreate(flags api.StreamFlag) (api.Stream, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call2(p, uintptr(unsafe.Pointer(&f.a)), uintptr(flags)))
+	c := code(f.args.Call2(p, uintptr(unsafe.Pointer(&f.a)), uintptr(flags)))
 	v := api.Stream(f.a)
 	putFrame(f)
 	return v, c
@@ -59,7 +59,7 @@ func (d *Driver) StreamGetCtx(s api.Stream) (api.Context, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call2(p, uintptr(s), uintptr(unsafe.Pointer(&f.a))))
+	c := code(f.args.Call2(p, uintptr(s), uintptr(unsafe.Pointer(&f.a))))
 	v := api.Context(f.a)
 	putFrame(f)
 	return v, c
@@ -71,7 +71,7 @@ func (d *Driver) StreamIsCapturing(s api.Stream) (api.CaptureStatus, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call2(p, uintptr(s), uintptr(unsafe.Pointer(&f.i))))
+	c := code(f.args.Call2(p, uintptr(s), uintptr(unsafe.Pointer(&f.i))))
 	v := api.CaptureStatus(f.i)
 	putFrame(f)
 	return v, c
@@ -91,7 +91,7 @@ func (d *Driver) StreamEndCapture(s api.Stream) (api.Graph, api.Code) {
 		return 0, api.CodeSymbolMissing
 	}
 	f := getFrame()
-	c := code(dl.Call2(p, uintptr(s), uintptr(unsafe.Pointer(&f.a))))
+	c := code(f.args.Call2(p, uintptr(s), uintptr(unsafe.Pointer(&f.a))))
 	v := api.Graph(f.a)
 	putFrame(f)
 	return v, c
@@ -104,7 +104,7 @@ func (d *Driver) ThreadExchangeStreamCaptureMode(m api.CaptureMode) (old api.Cap
 	}
 	f := getFrame()
 	f.i = int32(m) // in and out
-	c := code(dl.Call1(p, uintptr(unsafe.Pointer(&f.i))))
+	c := code(f.args.Call1(p, uintptr(unsafe.Pointer(&f.i))))
 	v := api.CaptureMode(f.i)
 	putFrame(f)
 	return v, c

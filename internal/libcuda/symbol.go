@@ -189,17 +189,16 @@ const missing = 1
 // proc finds the function of a symbol, asking the loader on first use only; 0
 // if the library lacks it.
 func (d *Driver) proc(s sym) dl.Proc {
-	switch p := d.procs[s].Load(); p {
-	default:
+	if p := d.procs[s].Load(); p > missing {
 		return dl.Proc(p)
-	case missing:
-		return 0
-	case 0:
-		return d.resolve(s)
 	}
+	return d.resolve(s)
 }
 
 func (d *Driver) resolve(s sym) dl.Proc {
+	if d.procs[s].Load() == missing {
+		return 0
+	}
 	p, err := d.lib.Lookup(symbols[s].name)
 	if err != nil {
 		d.procs[s].Store(missing)

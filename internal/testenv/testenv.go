@@ -83,7 +83,7 @@ func CompileC(t testing.TB, source, name string, flags ...string) string {
 	if err := os.WriteFile(src, []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", "-o", out}
+	args := []string{"-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", "-o", out}
 	args = append(args, flags...)
 	// libdl after the source: linkers read from left to right.
 	args = append(args, src, "-ldl")

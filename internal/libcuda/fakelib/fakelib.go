@@ -113,6 +113,12 @@ func (c *CUDA) NewContext(device int) uint64 {
 	return *out
 }
 
+// Memcpy2DLayout is the offset of field i of CUDA_MEMCPY2D as the C compiler
+// lays it out, the size of the whole after the last field, and then -1.
+func (c *CUDA) Memcpy2DLayout(i int) int {
+	return int(int64(dl.Call1(c.Proc("fake_memcpy2d_layout"), uintptr(i))))
+}
+
 // LoopNs is how long C itself takes for n calls of a function with one word as
 // argument, in nanoseconds.
 func (c *CUDA) LoopNs(symbol string, n int, arg uint64) float64 {

@@ -235,6 +235,7 @@ static const struct { int code; const char *name, *text; } errors[] = {
 };
 
 API cuGetErrorName(int code, const char **s) {
+	BARE((uint64_t)code, (uint64_t)s);
 	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
 		if (errors[i].code == code) { *s = errors[i].name; return SUCCESS; }
 	*s = NULL;
@@ -242,6 +243,7 @@ API cuGetErrorName(int code, const char **s) {
 }
 
 API cuGetErrorString(int code, const char **s) {
+	BARE((uint64_t)code, (uint64_t)s);
 	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
 		if (errors[i].code == code) { *s = errors[i].text; return SUCCESS; }
 	*s = NULL;
