@@ -4,8 +4,8 @@ package dtype
 
 import (
 	"math"
-	"math/big"
 	"math/rand/v2"
+	"sort"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,51 +19,42 @@ type format struct {
 	toF32    func(uint16) float32
 	fromF32  func(float32) uint16
 	infinity uint16
+	values   []float64 // by bits, from 0 to infinity
 }
 
 var formats = []format{
-	{"float16", 10, 15, Float16ToFloat32, Float16FromFloat32, 0x7c00},
-	{"bfloat16", 7, 127, BFloat16ToFloat32, BFloat16FromFloat32, 0x7f80},
+	{"float16", 10, 15, Float16ToFloat32, Float16FromFloat32, 0x7c00, nil},
+	{"bfloat16", 7, 127, BFloat16ToFloat32, BFloat16FromFloat32, 0x7f80, nil},
 }
 
-// value is the number that h stands for, from the definition.
-func (f format) value(h uint16) *big.Float {
-	exp := int(h&0x7fff) >> f.manBits
-	man := int64(h) & (1<<f.manBits - 1)
+// value is the number that h stands for, from the definition. Infinity counts
+// as the next power of two. A float64 holds all of them.
+func (f format) value(h uint16) float64 {
+	exp, man := int(h&0x7fff)>>f.manBits, int(h)&(1<<f.manBits-1)
 	if exp == 0 {
 		exp = 1
 	} else {
 		man |= 1 << f.manBits
 	}
-	v := new(big.Float).SetMantExp(new(big.Float).SetInt64(man), exp-f.bias-int(f.manBits))
+	v := math.Ldexp(float64(man), exp-f.bias-int(f.manBits))
 	if h&0x8000 != 0 {
-		v.Neg(v)
+		return -v
 	}
 	return v
 }
 
-// nearest rounds x, which is finite, by searching all finite values of its
-// sign and comparing exact distances.
+// nearest rounds x, which is finite, by searching all values of its sign and
+// comparing distances. The distances are exact: x and the values beside it have
+// 24 bits at most, at exponents close to each other.
 func (f format) nearest(x float32) uint16 {
 	sign := uint16(math.Float32bits(x) >> 16 & 0x8000)
-	abs := new(big.Float).SetFloat64(math.Abs(float64(x)))
-	lo, hi := uint16(0), f.infinity // value(lo) <= abs < value(hi), infinity taken as the next power of two
-	for hi-lo > 1 {
-		mid := lo + (hi-lo)/2
-		if f.value(mid).Cmp(abs) <= 0 {
-			lo = mid
-		} else {
-			hi = mid
-		}
-	}
-	below := new(big.Float).SetPrec(400).Sub(abs, f.value(lo))
-	above := new(big.Float).SetPrec(400).Sub(f.value(lo+1), abs)
-	switch c := below.Cmp(above); {
-	case c < 0 || c == 0 && lo&1 == 0:
+	abs := math.Abs(float64(x))
+	lo := uint16(sort.Search(int(f.infinity), func(h int) bool { return f.values[h] > abs }) - 1)
+	below, above := abs-f.values[lo], f.values[lo+1]-abs
+	if below < above || below == above && lo&1 == 0 {
 		return sign | lo
-	default:
-		return sign | (lo + 1)
 	}
+	return sign | (lo + 1)
 }
 
 func TestHalfRoundTrip(t *testing.T) {
@@ -80,11 +71,13 @@ func TestHalfRoundTrip(t *testing.T) {
 				if h&0x7fff == f.infinity {
 					require.True(t, math.IsInf(float64(x), 1-2*int(h>>15)), "%#04x", h)
 				} else {
-					want, _ := f.value(h).Float64()
-					require.Equal(t, want, float64(x), "%#04x", h)
-					require.Equal(t, h>>15 != 0, math.Signbit(float64(x)), "%#04x", h)
+					if float64(x) != f.value(h) || math.Signbit(float64(x)) != (h>>15 != 0) {
+						t.Fatalf("%#04x: got %v, want %v", h, x, f.value(h))
+					}
 				}
-				require.Equal(t, h, f.fromF32(x), "%#04x", h)
+				if got := f.fromF32(x); got != h {
+					t.Fatalf("%#04x: got %#04x back", h, got)
+				}
 			}
 		})
 	}
@@ -92,6 +85,9 @@ func TestHalfRoundTrip(t *testing.T) {
 
 func TestHalfRounding(t *testing.T) {
 	for _, f := range formats {
+		for h := range f.infinity + 1 {
+			f.values = append(f.values, f.value(h))
+		}
 		t.Run(f.name, func(t *testing.T) {
 			check := func(x float32) {
 				if x != x || math.IsInf(float64(x), 0) {
@@ -103,14 +99,10 @@ func TestHalfRounding(t *testing.T) {
 			}
 			// Around every value and around every midpoint between neighbours:
 			// the tie itself and the float32 on either side of it.
-			step := 1
-			if testing.Short() {
-				step = 7
-			}
-			for i := 0; i < int(f.infinity); i += step {
+			for i := range int(f.infinity) {
 				h := uint16(i)
 				x := f.toF32(h)
-				mid := float32((float64(x) + valueAbove(f, h)) / 2)
+				mid := float32((f.value(h) + f.value(h+1)) / 2)
 				for _, y := range []float32{x, mid} {
 					for _, z := range []float32{y, math.Nextafter32(y, 0), math.Nextafter32(y, float32(math.Inf(1)))} {
 						check(z)
@@ -136,11 +128,4 @@ func TestHalfRounding(t *testing.T) {
 	require.Equal(t, uint16(0x0000), Float16FromFloat32(1.0/(1<<25)))
 	require.Equal(t, NaNFloat16, Float16FromFloat32(math.Float32frombits(0xff800001)))
 	require.Equal(t, NaNBFloat16, BFloat16FromFloat32(math.Float32frombits(0xffffffff)))
-}
-
-// valueAbove is the next finite value's number, infinity taken as the next
-// power of two.
-func valueAbove(f format, h uint16) float64 {
-	v, _ := f.value(h + 1).Float64()
-	return v
 }

@@ -211,9 +211,12 @@ func TestReduce(t *testing.T) {
 	for _, typ := range dtype.Types {
 		for _, op := range dtype.Ops {
 			t.Run(fmt.Sprint(typ, "_", op), func(t *testing.T) {
-				r := rand.New(rand.NewPCG(uint64(typ), uint64(op)))
-				for _, n := range []int{0, 1, 3, blockElems - 1, blockElems, 2*blockElems + 5} {
-					for _, inputs := range []int{1, 2, 5, MaxInputs} {
+				for n, inputCounts := range map[int][]int{
+					0: {1, 2}, 1: {1, 2, 3, 5, MaxInputs}, 7: {1, 2, 5, MaxInputs}, 100: {1, 2, MaxInputs},
+					blockElems: {2}, 2*blockElems + 5: {3},
+				} {
+					for _, inputs := range inputCounts {
+						r := rand.New(rand.NewPCG(uint64(typ)<<8|uint64(op), uint64(n)<<8|uint64(inputs)))
 						dstWide, inWide := r.IntN(2) == 1, r.Uint32N(1<<inputs)
 						divisor := uint64(0)
 						if op == dtype.Avg && r.IntN(4) != 0 {
