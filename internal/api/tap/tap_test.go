@@ -3,9 +3,11 @@
 package tap
 
 import (
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"reflect"
 	"sync"
 	"testing"
@@ -73,6 +75,9 @@ func TestEveryMethodPassesThrough(t *testing.T) {
 // driver behind returns.
 func TestEveryMethodHandsItsArgumentsOn(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "methods.go", nil, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("the source is not here") // but only the test's binary, on a GPU host
+	}
 	require.NoError(t, err)
 	seen := 0
 	for _, decl := range file.Decls {
