@@ -224,7 +224,7 @@ func (g *Group) prepare(x *run) error {
 // enter makes the queues of rank r wait for what they must: the caller's
 // streams, and whoever used the regions before.
 func (g *Group) enter(x *run, r int) (string, api.Code) {
-	d, pr, rk := g.api, x.prog, x.rank[r]
+	pr, rk := x.prog, x.rank[r]
 	used := pr.uses[r].queue
 	if !used[0] && !used[1] {
 		return "", api.Success
@@ -249,13 +249,13 @@ func (g *Group) enter(x *run, r int) (string, api.Code) {
 		q := x.queue(r, lane)
 		for o := range pr.plan.Ranks {
 			if pr.uses[r].host[lane]&(1<<o) != 0 {
-				if c := waitMarks(d, q, x.fences[2*o]); c != api.Success {
+				if c := rk.waitMarks(q, x.fences[2*o]); c != api.Success {
 					return "cuStreamWaitEvent", c
 				}
 			}
 		}
 		if pr.uses[r].scratch[lane] {
-			if c := waitMarks(d, q, x.fences[2*r+1]); c != api.Success {
+			if c := rk.waitMarks(q, x.fences[2*r+1]); c != api.Success {
 				return "cuStreamWaitEvent", c
 			}
 		}
@@ -287,18 +287,26 @@ func (g *Group) fence(x *run, r int, owner *Rank, s api.Stream) (string, api.Cod
 	return "", api.Success
 }
 
-// waitMarks leaves out what is known to be done and what the queue's own order
-// implies.
-func waitMarks(d api.Driver, q api.Stream, ms []*mark) api.Code {
+// waitMarks makes a queue of the rank wait for marks. It leaves out what is
+// known to be done and what the queue's own order implies.
+func (r *Rank) waitMarks(q api.Stream, ms []*mark) api.Code {
 	for _, m := range ms {
-		if m.queue == q || m.done.Load() {
+		if m.done.Load() || m.queue == q && r.owns(q) {
 			continue
 		}
-		if c := d.StreamWaitEvent(q, m.ev); c != api.Success {
+		if c := r.g.api.StreamWaitEvent(q, m.ev); c != api.Success {
 			return c
 		}
 	}
 	return api.Success
+}
+
+// owns tells whether a stream is one that the rank made. Only of those does the
+// handle alone say which stream it is: 0 is another stream in each context, and
+// the handle of a stream that its owner has destroyed may name a new one while
+// the old one's work is still going on.
+func (r *Rank) owns(q api.Stream) bool {
+	return q == r.lanes[plan.LaneOut] || q == r.lanes[plan.LaneIn] || q == api.Stream(r.stream.Handle())
 }
 
 // step makes one driver call.
