@@ -15,6 +15,18 @@ type capture struct {
 	mode    api.CaptureMode
 	thread  uint64
 	invalid bool
+	ended   bool
+}
+
+// end ends a capture: its streams are streams again.
+func (m *Machine) end(c *capture) {
+	c.ended = true
+	m.captures = slices.DeleteFunc(m.captures, func(o *capture) bool { return o == c })
+	for _, s := range m.streams {
+		if s.capture == c {
+			s.capture = nil
+		}
+	}
 }
 
 // unsafeCall answers a call that could disturb a capture: CAPTURE_UNSUPPORTED
@@ -124,12 +136,7 @@ func (s seam) StreamEndCapture(h api.Stream) (api.Graph, api.Code) {
 	case c.mode != api.CaptureRelaxed && c.thread != threadID():
 		return 0, api.CaptureWrongThread
 	}
-	m.captures = slices.DeleteFunc(m.captures, func(o *capture) bool { return o == c })
-	for _, o := range m.streams {
-		if o.capture == c {
-			o.capture = nil
-		}
-	}
+	m.end(c)
 	if c.invalid {
 		return 0, api.CaptureInvalid
 	}

@@ -121,7 +121,11 @@ func (m *Machine) destroy(c *context) {
 			m.release(a)
 		}
 	}
-	m.captures = slices.DeleteFunc(m.captures, func(k *capture) bool { return k.origin.ctx == c })
+	for _, k := range slices.Clone(m.captures) {
+		if k.origin.ctx == c {
+			m.end(k)
+		}
+	}
 	for o := range c.peers {
 		delete(o.peers, c)
 	}

@@ -22,7 +22,8 @@
 // # Time
 //
 // Time is virtual: calls cost what the machine's description says, copies and
-// kernels take what their links give, sleeping costs nothing. No figure that is
+// kernels take what their links give, sleeping costs nothing. There is one clock
+// for all threads: what one waits for, the others find done. No figure that is
 // taken by this clock is a measurement.
 //
 // # Not here

@@ -628,6 +628,13 @@ var rules = []rule{
 		_, c = r.d.StreamEndCapture(nb)
 		r.ok(c)
 	}},
+	{"capture: destroying the stream ends it", func(r *rig) {
+		s, p := r.stream(0), r.device(0, 64)
+		r.ok(r.d.StreamBeginCapture(s, api.CaptureGlobal))
+		r.is(api.CaptureUnsupported, r.d.MemFree(p))
+		r.ok(r.d.StreamDestroy(s))
+		r.ok(r.d.MemFree(p))
+	}},
 	{"capture: events join streams, and keep what is captured apart from what is not", func(r *rig) {
 		a, b, c := r.stream(0), r.stream(0), r.stream(0)
 		in, out := r.event(0), r.event(0)
@@ -644,6 +651,12 @@ var rules = []rule{
 		_, code = r.d.StreamEndCapture(a)
 		r.is(api.CaptureInvalid, code)
 		r.is(api.CapturedEvent, r.d.EventQuery(in))
+		r.is(api.CapturedEvent, r.d.StreamWaitEvent(c, in))
+		for _, s := range []api.Stream{a, b, c} {
+			st, code := r.d.StreamIsCapturing(s)
+			r.ok(code)
+			require.Equal(r.t, api.CaptureNone, st)
+		}
 		r.ok(r.d.EventRecord(in, a))
 		r.ok(r.d.EventSynchronize(in))
 	}},

@@ -75,7 +75,7 @@ func (s seam) StreamDestroy(h api.Stream) api.Code {
 	if c := st.capture; c != nil {
 		c.invalid = true
 		if c.origin == st {
-			m.captures = slices.DeleteFunc(m.captures, func(o *capture) bool { return o == c })
+			m.end(c)
 		}
 	}
 	delete(m.streams, h)
@@ -158,6 +158,8 @@ func (s seam) StreamWaitEvent(h api.Stream, eh api.Event) api.Code {
 		return api.InvalidHandle
 	}
 	switch {
+	case e.captured != nil && e.captured.ended:
+		return api.CapturedEvent
 	case st.capture != nil && st.capture.invalid, e.captured != nil && e.captured.invalid:
 		return api.CaptureInvalid
 	case st.capture != nil && e.captured == nil && e.node != nil:
