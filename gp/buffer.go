@@ -116,7 +116,8 @@ func (r *Rank) Wrap(p cuda.Ptr, t Type, n int, s *cuda.Stream) (Buffer, error) {
 		return Buffer{}, argument(op, r.index, "pointer %#x is memory of GPU %d, and the rank is GPU %d", uint64(p), info.Device, r.device.Ordinal())
 	}
 	end := uint64(p) + uint64(n)*uint64(t.Size())
-	if limit := uint64(info.Base) + info.Size; end > limit {
+	// An old driver does not tell the size.
+	if limit := uint64(info.Base) + info.Size; info.Size != 0 && end > limit {
 		return Buffer{}, argument(op, r.index, "%d elements of %v at %#x end %d bytes behind their allocation", n, t, uint64(p), end-limit)
 	}
 	return b, nil
@@ -165,8 +166,9 @@ func (b Buffer) On(s *cuda.Stream) Buffer {
 	if b.mem != nil && s != nil && s != b.rank.stream {
 		b.mem.mu.Lock()
 		defer b.mem.mu.Unlock()
-		for _, have := range b.mem.streams {
-			if have == s {
+		for i, have := range b.mem.streams {
+			if have.Handle() == s.Handle() {
+				b.mem.streams[i] = s // the newer: the handle may have been given out again
 				return b
 			}
 		}
@@ -198,12 +200,18 @@ func (b Buffer) Free() error {
 	m.mu.Lock()
 	streams := append([]*cuda.Stream{r.stream}, m.streams...)
 	m.mu.Unlock()
-	for _, s := range streams {
-		// A stream that its owner has closed meanwhile was waited for there,
-		// and what a lost context answers is not this call's to report.
-		r.g.relaxed(func() { _ = s.Synchronize() })
-	}
-	if err := m.mem.Close(); err != nil {
+	var err error
+	r.g.relaxed(func() {
+		for _, s := range streams {
+			if s.Synchronize() != nil {
+				// Its owner has closed it, and the work on it may go on. What a
+				// lost context answers is not this call's to report.
+				_ = r.cc.Synchronize()
+			}
+		}
+		err = m.mem.Close()
+	})
+	if err != nil {
 		return &Error{op, r.index, err}
 	}
 	return nil

@@ -153,10 +153,14 @@ func planCopy(route Route, k planKey) (p *plan.Plan, inline bool, err error) {
 // then the program. The group's lock is held and the thread is locked.
 func (g *Group) enqueue(x *run, algorithm string) (Work, error) {
 	if err := g.refuseCapture(x); err != nil {
+		x.bind.restore()
 		return Work{}, err
 	}
 	o := g.begin(x.op, algorithm)
 	enqueued, err := g.execute(x, o)
+	if c := x.bind.restore(); c != api.Success && err == nil {
+		enqueued, err = true, g.callError(x.op, x.rank[0], "cuCtxPopCurrent", c)
+	}
 	if err != nil {
 		if enqueued {
 			g.fail(err)
@@ -168,15 +172,9 @@ func (g *Group) enqueue(x *run, algorithm string) (Work, error) {
 }
 
 // refuseCapture looks at every stream of the caller's. The lanes are the
-// group's own and are never captured.
-func (g *Group) refuseCapture(x *run) (err error) {
+// group's own and are never captured. The caller puts the thread's context back.
+func (g *Group) refuseCapture(x *run) error {
 	b := &x.bind
-	b.api = g.api
-	defer func() {
-		if c := b.restore(); c != api.Success && err == nil {
-			err = g.callError(x.op, x.rank[0], "cuCtxPopCurrent", c)
-		}
-	}()
 	for r, rk := range x.rank {
 		for side := range 2 {
 			s, owner := x.stream[r], rk
@@ -201,10 +199,10 @@ func (g *Group) refuseCapture(x *run) (err error) {
 }
 
 // order is an operation that moves nothing: the stream of rank hub is ordered
-// behind the streams of all, and, if the operation has more than a pair of
-// ranks to order, theirs behind it.
+// behind the streams of all, and, unless it is a copy, theirs behind it.
 func (g *Group) order(x *run, hub int, algorithm string) (Work, error) {
 	if err := g.refuseCapture(x); err != nil {
+		x.bind.restore()
 		return Work{}, err
 	}
 	o := g.begin(x.op, algorithm)
@@ -223,31 +221,41 @@ func (g *Group) order(x *run, hub int, algorithm string) (Work, error) {
 
 func (g *Group) orderCalls(x *run, hub int, o *operation) (string, int, api.Code) {
 	d := g.api
-	join := func(from, to int, ev api.Event) (string, int, api.Code) {
-		if c := x.bind.to(x.rank[to].ctx); c != api.Success {
-			return "cuCtxPushCurrent", to, c
+	to := func(r int, c api.Context) (string, int, api.Code) { return "cuCtxPushCurrent", r, x.bind.to(c) }
+	// all calls f for each stream of the callers' but the hub's.
+	all := func(f func(r int, owner *Rank, s api.Stream) (string, api.Code)) (string, int, api.Code) {
+		for r := range x.rank {
+			for side := range 2 {
+				s, owner := x.stream[r], x.rank[r]
+				if side == 1 {
+					s, owner = x.other[r], x.otherRank[r]
+				}
+				if owner == nil || s == x.stream[hub] && owner.ctx == x.rank[hub].ctx {
+					continue
+				}
+				if call, at, c := to(r, owner.ctx); c != api.Success {
+					return call, at, c
+				}
+				if call, c := f(r, owner, s); c != api.Success {
+					return call, r, c
+				}
+			}
 		}
-		return "cuStreamWaitEvent", to, d.StreamWaitEvent(x.stream[to], ev)
+		return "", hub, api.Success
 	}
-	record := func(r int, ev api.Event) (string, int, api.Code) {
-		if c := x.bind.to(x.rank[r].ctx); c != api.Success {
-			return "cuCtxPushCurrent", r, c
+	if call, at, c := all(func(r int, owner *Rank, s api.Stream) (string, api.Code) {
+		if c := d.EventRecord(owner.fenceEvent, s); c != api.Success {
+			return "cuEventRecord", c
 		}
-		return "cuEventRecord", r, d.EventRecord(ev, x.stream[r])
+		if call, _, c := to(hub, x.rank[hub].ctx); c != api.Success {
+			return call, c
+		}
+		return "cuStreamWaitEvent", d.StreamWaitEvent(x.stream[hub], owner.fenceEvent)
+	}); c != api.Success {
+		return call, at, c
 	}
-	for r := range x.rank {
-		if r == hub || x.stream[r] == x.stream[hub] && x.rank[r].ctx == x.rank[hub].ctx {
-			continue
-		}
-		if call, at, c := record(r, x.rank[r].fenceEvent); c != api.Success {
-			return call, at, c
-		}
-		if call, at, c := join(r, hub, x.rank[r].fenceEvent); c != api.Success {
-			return call, at, c
-		}
-	}
-	if c := x.bind.to(x.rank[hub].ctx); c != api.Success {
-		return "cuCtxPushCurrent", hub, c
+	if call, at, c := to(hub, x.rank[hub].ctx); c != api.Success {
+		return call, at, c
 	}
 	m, c := x.rank[hub].newMark()
 	if c != api.Success {
@@ -255,19 +263,13 @@ func (g *Group) orderCalls(x *run, hub int, o *operation) (string, int, api.Code
 	}
 	m.queue = x.stream[hub]
 	o.marks = append(o.marks, m)
-	if call, at, c := record(hub, m.ev); c != api.Success {
-		return call, at, c
+	if c := d.EventRecord(m.ev, x.stream[hub]); c != api.Success {
+		return "cuEventRecord", hub, c
 	}
 	if x.op == "copy" {
 		return "", hub, api.Success
 	}
-	for r := range x.rank {
-		if r == hub {
-			continue
-		}
-		if call, at, c := join(hub, r, m.ev); c != api.Success {
-			return call, at, c
-		}
-	}
-	return "", hub, api.Success
+	return all(func(_ int, _ *Rank, s api.Stream) (string, api.Code) {
+		return "cuStreamWaitEvent", d.StreamWaitEvent(s, m.ev)
+	})
 }

@@ -61,6 +61,7 @@ func resize[T any](s []T, n int) []T {
 // pushes at the first context that differs and only sets after that.
 type binder struct {
 	api    api.Driver
+	was    api.Context // the thread's own
 	cur    api.Context
 	asked  bool
 	pushed bool
@@ -72,7 +73,7 @@ func (b *binder) to(c api.Context) api.Code {
 		if code != api.Success {
 			return code
 		}
-		b.cur, b.asked = cur, true
+		b.was, b.cur, b.asked = cur, cur, true
 	}
 	if b.cur == c {
 		return api.Success
@@ -91,12 +92,18 @@ func (b *binder) to(c api.Context) api.Code {
 }
 
 func (b *binder) restore() api.Code {
-	pushed := b.pushed
-	b.asked, b.pushed, b.cur = false, false, 0
+	pushed, was := b.pushed, b.was
+	b.asked, b.pushed, b.was, b.cur = false, false, 0, 0
 	if !pushed {
 		return api.Success
 	}
 	_, code := b.api.CtxPopCurrent()
+	if code != api.Success {
+		// It may report the error of earlier work, popped or not.
+		if cur, c := b.api.CtxGetCurrent(); c != api.Success || cur != was {
+			b.api.CtxSetCurrent(was)
+		}
+	}
 	return code
 }
 
@@ -105,21 +112,14 @@ func (g *Group) callError(op string, r *Rank, call string, c api.Code) error {
 	return &Error{op, r.index, hook.Error(g.drv, r.cc, call, c)}
 }
 
-// execute enqueues the run and fills w with its final marks. The group's lock
+// execute enqueues the run and fills o with its final marks. The group's lock
 // is held and the thread is locked. Before the first driver call that enqueues
 // nothing has happened, and an error leaves the group as it was; after it, an
-// error means that the group has failed, which the caller sees to.
+// error means that the group has failed, which the caller sees to, as to
+// putting the thread's context back.
 func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
 	pr := x.prog
 	p := pr.plan
-	d := g.api
-	b := &x.bind
-	b.api = d
-	defer func() {
-		if c := b.restore(); c != api.Success && err == nil {
-			enqueued, err = true, g.callError(x.op, x.rank[0], "cuCtxPopCurrent", c)
-		}
-	}()
 
 	// What can fail without harm comes first: kernels, events, regions.
 	if err := g.prepare(x); err != nil {
@@ -191,7 +191,9 @@ func (g *Group) prepare(x *run) error {
 		}
 		f := &pr.folds[in.foldIdx]
 		if rk := x.rank[in.rank]; f.fnOwner != rk {
-			fn, err := g.function(rk, f.module, f.entry)
+			var fn api.Function
+			var err error
+			g.relaxed(func() { fn, err = g.function(rk, f.module, f.entry) })
 			if err != nil {
 				return &Error{x.op, rk.index, err}
 			}

@@ -35,6 +35,7 @@ type Group struct {
 
 	// closing is set first, so that calls that wait for the lock see it.
 	closing atomic.Bool
+	closed  chan struct{} // closed when Close has freed all
 	failure atomic.Pointer[failure]
 
 	mu    sync.Mutex // orders enqueueing; guards all below
@@ -43,9 +44,9 @@ type Group struct {
 	run   run
 	stats Stats
 
-	ops    operations
-	waiter waiter
-	joins  joins
+	ops     operations
+	waiters waiters
+	joins   joins
 }
 
 type failure struct{ err error }
@@ -102,11 +103,12 @@ func Open(o Options) (*Group, error) {
 	if len(ordinals) > MaxRanks {
 		return nil, argument(op, -1, "%d ranks: the most is %d", len(ordinals), MaxRanks)
 	}
-	g := &Group{drv: drv, opts: o, log: o.Logger, plans: map[planKey]*program{}}
+	g := &Group{drv: drv, opts: o, log: o.Logger, plans: map[planKey]*program{}, closed: make(chan struct{})}
 	g.Ops.g = g
 	g.api = hook.Seam(drv)
 	g.host = g.api.Host()
-	g.waiter.g = g
+	g.waiters.g = g
+	g.run.bind.api = g.api
 	g.kernels = ptx.New(drv, ptx.Options{Logger: o.Logger})
 	seen := map[string]int{}
 	for i, ord := range ordinals {
@@ -115,6 +117,9 @@ func Open(o Options) (*Group, error) {
 			return nil, errors.Join(err, g.Close())
 		}
 		g.ranks = append(g.ranks, r)
+	}
+	if err := g.takePinned(op); err != nil {
+		return nil, errors.Join(err, g.Close())
 	}
 	if err := g.mapPinned(); err != nil {
 		return nil, errors.Join(err, g.Close())
@@ -214,36 +219,52 @@ func (g *Group) function(r *Rank, m module, entry string) (api.Function, error) 
 }
 
 // Close waits for what is in flight, then frees what the group holds, buffers
-// from Alloc included. It is idempotent. On a group that has failed it does not
-// wait for work that may never end.
+// from Alloc included. It is idempotent. What a group that has failed was still
+// doing is waited for as well, and what comes of it is not reported again.
 func (g *Group) Close() error {
 	if g.closing.Swap(true) {
+		<-g.closed
 		return nil
 	}
+	defer close(g.closed)
 	g.joins.closed()
 	var errs []error
-	if g.Err() == nil {
-		for _, w := range g.ops.pending(g) {
-			if err := w.Wait(context.Background()); err != nil {
-				errs = append(errs, err)
-				break
-			}
+	for _, w := range g.ops.pending(g) {
+		if err := w.Wait(context.Background()); err != nil {
+			errs = append(errs, err)
+			break
 		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, r := range g.ranks {
-		// Transfers notice that the group closes and let go of their bounce.
-		r.bounce.turn <- struct{}{}
-		errs = append(errs, r.quiesce())
+		// Transfers notice that the group closes and let go of their bounce. Who
+		// waits for it behind them finds that out when it is let go of here.
+		if r.bounce != nil {
+			r.bounce.turn <- struct{}{}
+			defer func() { <-r.bounce.turn }()
+		}
 	}
-	g.ops.closed()
-	if g.kernels != nil {
+	failed := g.Err() != nil
+	g.relaxed(func() {
+		for _, r := range g.ranks {
+			err := r.quiesce()
+			if failed {
+				// The call that failed in the middle may have left work on the
+				// callers' streams that uses the pinned memory.
+				err = errors.Join(err, r.cc.Synchronize())
+			}
+			errs = append(errs, err)
+		}
+		if failed {
+			errs = nil
+		}
+		g.ops.closed()
 		errs = append(errs, g.kernels.Close())
-	}
-	for _, r := range g.ranks {
-		errs = append(errs, r.close())
-	}
+		for _, r := range g.ranks {
+			errs = append(errs, r.close())
+		}
+	})
 	if err := errors.Join(errs...); err != nil {
 		return &Error{"close", -1, err}
 	}

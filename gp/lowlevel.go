@@ -63,7 +63,9 @@ func stagedCopy(dst, src Buffer, st bridge.Staging, chunk int) (Work, error) {
 	if err := src.rank.checkPinned(op, st.Host, st.Bytes); err != nil {
 		return Work{}, err
 	}
-	p, err := plan.Copy(plan.CopyArgs{Bytes: uint64(src.Bytes()), Chunk: uint64(chunk), Slots: int(max(2, min(st.Bytes/uint64(chunk), maxSlots))), HostBudget: st.Bytes})
+	p, err := plan.Copy(plan.CopyArgs{Bytes: uint64(src.Bytes()), Chunk: uint64(chunk), Slots: int(max(2, min(st.Bytes/uint64(chunk), maxSlots))),
+		// Slots count in whole quanta, and the last one that is touched ends with the data.
+		HostBudget: alignUp(st.Bytes, 16)})
 	if err != nil {
 		return Work{}, argument(op, src.rank.index, "%w", err)
 	}
@@ -128,7 +130,11 @@ func hostKernel(what string, b Buffer, host unsafe.Pointer, n int, op Op) (Work,
 	if err != nil {
 		return Work{}, &Error{what, r.index, err}
 	}
-	if err := g.refuseCapture(x); err != nil {
+	err = g.refuseCapture(x)
+	if c := x.bind.restore(); c != api.Success && err == nil {
+		err = g.callError(what, r, "cuCtxPopCurrent", c)
+	}
+	if err != nil {
 		return Work{}, err
 	}
 	o := g.begin(what, "kernel")

@@ -115,48 +115,82 @@ func openRank(g *Group, index, ordinal int, seen map[string]int) (_ *Rank, err e
 	if c != api.Success {
 		return nil, g.callError(op, r, call, c)
 	}
-	if r.bounce, err = newBounce(cc); err != nil {
-		return nil, wrap(err)
-	}
-	if err = r.allocPinned(op); err != nil {
-		return nil, err
-	}
 	return r, nil
 }
 
 // minRing is the least pinned memory for the slots.
 const minRing = 1 << 20
 
-// allocPinned takes the rank's pinned memory. Where the driver refuses the
-// whole budget it takes half, and half again: a smaller ring is slower, but it
-// works.
-func (r *Rank) allocPinned(op string) error {
-	want := alignUp(uint64(r.g.opts.PinnedBytes), arenaAlign) - 2*bounceHalf
+// takePinned takes the pinned memory of all ranks: the budget of each, or an
+// equal share of less where the driver refuses that, half and half again. Less
+// is slower, but it works. The first rank must not leave the last one without.
+func (g *Group) takePinned(op string) error {
+	budget := alignUp(uint64(g.opts.PinnedBytes), arenaAlign)
 	var first error
-	for n := want; n >= minRing; n = alignUp(n/2, arenaAlign) {
-		var p unsafe.Pointer
-		call, c := r.bound(func(d api.Driver) (string, api.Code) {
-			var c api.Code
-			p, c = d.MemHostAlloc(n, api.HostPortable|api.HostDeviceMap)
-			return "cuMemHostAlloc", c
-		})
-		if c == api.Success {
-			if n < want {
-				r.g.log.Warn("gp: less pinned memory than asked for", "rank", r.index, "asked", want, "got", n, "error", first)
+	for n := budget; ; n = max(alignUp(n/2, arenaAlign), MinPinnedBytes) {
+		var err error
+		for _, r := range g.ranks {
+			if err = r.takePinned(op, n); err != nil {
+				break
 			}
-			r.pinnedBase, r.pinned.size = p, n
+		}
+		if err == nil {
+			if n < budget {
+				g.log.Warn("gp: less pinned memory than asked for", "asked", budget, "got", n, "error", first)
+			}
 			return nil
 		}
-		err := r.g.callError(op, r, call, c)
+		for _, r := range g.ranks {
+			if e := r.freePinned(); e != nil {
+				return errors.Join(err, e)
+			}
+		}
+		if !errors.Is(err, cuda.ErrOutOfMemory) && !errors.Is(err, cuda.ErrOperatingSystem) && !errors.Is(err, cuda.ErrInvalidValue) {
+			return err
+		}
 		if first == nil {
 			first = err
 		}
-		if c != api.OutOfMemory && c != api.OperatingSystem && c != api.InvalidValue {
-			return err
+		if n == MinPinnedBytes {
+			return &Error{op, -1, fmt.Errorf("the driver gives no pinned host memory, not even %d bytes a rank where %d are the budget: look at RLIMIT_MEMLOCK (ulimit -l), "+
+				"the cgroup's memory.max and, on Windows, the share of RAM that WDDM pins: %w", n, budget, first)}
 		}
 	}
-	return &Error{op, r.index, fmt.Errorf("the driver gives no pinned host memory, not even %d bytes where %d are the budget: look at RLIMIT_MEMLOCK (ulimit -l), "+
-		"the cgroup's memory.max and, on Windows, the share of RAM that WDDM pins: %w", minRing, want, first)}
+}
+
+// takePinned takes n bytes for the rank: the bounce, and the rest for the slots.
+func (r *Rank) takePinned(op string, n uint64) (err error) {
+	if r.bounce, err = newBounce(r.cc); err != nil {
+		return &Error{op, r.index, err}
+	}
+	n -= 2 * bounceHalf
+	call, c := r.bound(func(d api.Driver) (string, api.Code) {
+		p, c := d.MemHostAlloc(n, api.HostPortable|api.HostDeviceMap)
+		if c == api.Success {
+			r.pinnedBase, r.pinned.size = p, n
+		}
+		return "cuMemHostAlloc", c
+	})
+	if c != api.Success {
+		return r.g.callError(op, r, call, c)
+	}
+	return nil
+}
+
+// freePinned gives back what takePinned took. Nothing uses it any more.
+func (r *Rank) freePinned() error {
+	var errs []error
+	if r.pinnedBase != nil {
+		call, c := r.bound(func(d api.Driver) (string, api.Code) { return "cuMemFreeHost", d.MemFreeHost(r.pinnedBase) })
+		if c != api.Success {
+			errs = append(errs, r.g.callError("close", r, call, c))
+		}
+		r.pinnedBase, r.pinned.size = nil, 0
+	}
+	if r.bounce != nil {
+		r.g.relaxed(func() { errs = append(errs, r.bounce.close()) })
+	}
+	return errors.Join(errs...)
 }
 
 // mapPinned asks, for each pair, by which address a rank's kernels reach
@@ -203,13 +237,19 @@ func (r *Rank) needScratch(x *run) error {
 	return nil
 }
 
-// quiesce waits until the rank's streams are idle. A lost context answers at
-// once.
+// quiesce waits until the rank's streams are idle and its bounce is not in use.
+// A lost context answers at once.
 func (r *Rank) quiesce() error {
 	var errs []error
 	for _, s := range []*cuda.Stream{r.lane[0], r.lane[1], r.stream} {
-		if s != nil {
-			errs = append(errs, s.Synchronize())
+		errs = append(errs, s.Synchronize())
+	}
+	if r.bounce != nil {
+		// A transfer that was given up may have left a copy on a caller's stream.
+		for i, busy := range r.bounce.busy {
+			if busy {
+				errs = append(errs, r.bounce.ev[i].Synchronize())
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -246,18 +286,13 @@ func (r *Rank) close() error {
 		if r.scratchBase != 0 {
 			keep("cuMemFree", d.MemFree(r.scratchBase))
 		}
-		if r.pinnedBase != nil {
-			keep("cuMemFreeHost", d.MemFreeHost(r.pinnedBase))
-		}
 		return call, first
 	})
 	if c != api.Success {
 		errs = append(errs, r.g.callError("close", r, call, c))
 	}
-	r.marks, r.freeMarks, r.planEvents, r.fenceEvent, r.scratchBase, r.pinnedBase = nil, nil, nil, 0, 0, nil
-	if r.bounce != nil {
-		errs = append(errs, r.bounce.close())
-	}
+	r.marks, r.freeMarks, r.planEvents, r.fenceEvent, r.scratchBase = nil, nil, nil, 0, 0
+	errs = append(errs, r.freePinned())
 	for _, s := range []*cuda.Stream{r.stream, r.lane[1], r.lane[0]} {
 		if s != nil {
 			errs = append(errs, s.Close())

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 	"unsafe"
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
@@ -159,7 +158,12 @@ func (b Buffer) transfer(ctx context.Context, op string, data []byte, move bounc
 			if call, c := move(d, b.addr()+api.Ptr(off), unsafe.Pointer(&half(i)[0]), n, b.queue()); c != api.Success {
 				return call, c
 			}
-			return "cuEventRecord", d.EventRecord(api.Event(bn.ev[i].Handle()), b.queue())
+			c := d.EventRecord(api.Event(bn.ev[i].Handle()), b.queue())
+			if c != api.Success {
+				// Nothing tells when the half is free again but the stream itself.
+				d.StreamSynchronize(b.queue())
+			}
+			return "cuEventRecord", c
 		})
 		if c != api.Success {
 			return &Error{op, r.index, hook.Error(g.drv, r.cc, call, c)}
@@ -248,10 +252,4 @@ func (g *Group) waitEvent(ctx context.Context, op string, r *Rank, ev api.Event)
 		}
 		g.host.Sleep(pauseAfter(g.host.Now() - start))
 	}
-}
-
-// pauseAfter is how long to pause between two polls when a wait has taken so
-// long already.
-func pauseAfter(waited time.Duration) time.Duration {
-	return min(max(waited/pauseShare, minPause), maxPause)
 }
