@@ -18,6 +18,9 @@ import (
 //go:embed testdata/fakecuda.c
 var cudaSource string
 
+//go:embed testdata/fakenvrtc.c
+var nvrtcSource string
+
 // Build compiles the stand-in for libcuda and returns its absolute path, for
 // libcuda.OpenPath or GP_CUDA_LIBRARY. defines are preprocessor definitions
 // ("FAKE_CUINIT=34"; the source lists them) or come from Without. Each call
@@ -25,6 +28,14 @@ var cudaSource string
 func Build(t testing.TB, defines ...string) (path string) {
 	t.Helper()
 	return testenv.CompileC(t, cudaSource, "libcuda.so.1", flags(defines)...)
+}
+
+// BuildNVRTC compiles the stand-in for NVRTC under the file name that a major
+// version has on Linux ("libnvrtc.so.13") and returns its absolute path, for
+// nvrtc.Open or GP_NVRTC_LIBRARY. defines are as for Build.
+func BuildNVRTC(t testing.TB, file string, defines ...string) (path string) {
+	t.Helper()
+	return testenv.CompileC(t, nvrtcSource, file, flags(defines)...)
 }
 
 // Without is the define that takes a symbol out of a library.
