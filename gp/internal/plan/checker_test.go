@@ -25,7 +25,11 @@ func clone(p *Plan) *Plan {
 // small makes a plan of each algorithm that uses its slots several times.
 func small(t testing.TB, f func(al algorithm, p *Plan)) {
 	for _, al := range algorithms {
-		al.variants([]int{2, 3, 4}, func(ranks int, inPlace bool) {
+		ranks := []int{2, 3, 4}
+		if !thorough {
+			ranks = ranks[:2]
+		}
+		al.variants(ranks, func(ranks int, inPlace bool) {
 			for _, ty := range []dtype.Type{dtype.Float32, dtype.BFloat16} {
 				size := 96
 				if al.reduces {
@@ -57,7 +61,7 @@ func TestEveryWaitMatters(t *testing.T) {
 			}
 		}
 	})
-	require.Greater(t, dropped, 1000)
+	require.Greater(t, dropped, 300)
 }
 
 // TestSuperfluousWaits adds what is implied already: nothing changes.
@@ -81,7 +85,7 @@ func TestSuperfluousWaits(t *testing.T) {
 			require.Equal(t, p.Steps[i].After, w)
 		}
 	})
-	require.Greater(t, added, 1000)
+	require.Greater(t, added, 300)
 }
 
 // TestWaitsKeepTheOrder compares the order that lanes and Waits give with the
@@ -89,7 +93,7 @@ func TestSuperfluousWaits(t *testing.T) {
 func TestWaitsKeepTheOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))
 	reduced := 0
-	for range 200 {
+	for range 50 {
 		p := &Plan{Ranks: 1 + rng.IntN(4)}
 		for i := range 40 {
 			s := Step{Rank: rng.IntN(p.Ranks), Lane: Lane(rng.IntN(Lanes))}

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 
@@ -41,13 +42,11 @@ func NewMemory(p *Plan, inputs [][]byte, rng *rand.Rand) Memory {
 
 // fill sets b to random bytes.
 func fill(b []byte, rng *rand.Rand) {
-	for len(b) > 0 {
-		x := rng.Uint64()
-		for i := 0; i < 8 && len(b) > 0; i++ {
-			b[0] = byte(x)
-			x >>= 8
-			b = b[1:]
-		}
+	for ; len(b) >= 8; b = b[8:] {
+		binary.LittleEndian.PutUint64(b, rng.Uint64())
+	}
+	for i := range b {
+		b[i] = byte(rng.Uint32())
 	}
 }
 

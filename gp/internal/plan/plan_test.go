@@ -166,7 +166,11 @@ func sound(t *testing.T, a Args, p *Plan) {
 	require.NoError(t, CheckBudget(p, host, scratch), "%+v", a)
 }
 
+// everyRank is the numbers of ranks to try.
 func everyRank() []int {
+	if !thorough {
+		return []int{1, 2, 3, 8, 16}
+	}
 	ns := make([]int, 16)
 	for i := range ns {
 		ns[i] = i + 1
@@ -192,8 +196,8 @@ func TestPlansAreSound(t *testing.T) {
 					if count != 17 && count != 1000 && count != 1<<20+3 {
 						continue
 					}
-					// About ten pieces a shard, through three slots.
-					a.Chunk = p.InBytes[0] / 10
+					// About five pieces a shard, through three slots.
+					a.Chunk = p.InBytes[0] / 5
 					if al.reduces {
 						a.Chunk /= uint64(ranks)
 					}
@@ -221,15 +225,15 @@ func TestPlansMoveTheRightBytes(t *testing.T) {
 						Ranks: ranks, Count: count, Type: dtype.Types[k%len(dtype.Types)], Op: dtype.Ops[k/3%len(dtype.Ops)], InPlace: inPlace,
 						Chunk: []uint64{16, 48, 256, 0}[k%4], Slots: 2 + k%3,
 					}
-					if a.Chunk > 0 { // at most eight pieces, or the ring has thousands of steps
-						a.Chunk = max(a.Chunk, count*uint64(a.Type.Size())/8)
+					if a.Chunk > 0 { // at most five pieces, or the ring has thousands of steps
+						a.Chunk = max(a.Chunk, count*uint64(a.Type.Size())/5)
 						if al.reduces {
 							a.Chunk = max(16, a.Chunk/uint64(ranks))
 						}
 					}
 					p, err := al.make(a)
 					require.NoError(t, err, "%+v", a)
-					runs(t, p, rng, 3)
+					runs(t, p, rng, 2)
 				}
 			})
 		})
@@ -260,16 +264,22 @@ func TestEveryTypeAndReduction(t *testing.T) {
 
 func TestLargePlans(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
-	for _, al := range algorithms {
-		for _, ty := range []dtype.Type{dtype.BFloat16, dtype.Float32} {
-			a := Args{Ranks: 3, Count: 1<<20 + 3, Type: ty, Op: dtype.Sum, InPlace: al.inPlace}
-			if al.ranks > 0 {
-				a.Ranks = al.ranks
-			}
-			p, err := al.make(a)
-			require.NoError(t, err)
-			runs(t, p, rng, 2)
+	count := uint64(1<<20 + 3)
+	if !thorough {
+		count = 1<<17 + 3
+	}
+	for i, al := range algorithms {
+		a := Args{
+			Ranks: 3, Count: count, Type: []dtype.Type{dtype.BFloat16, dtype.Float32}[i%2], Op: dtype.Sum, InPlace: al.inPlace,
+			Chunk: 1 << 16, HostBudget: 1 << 18, ScratchBudget: 1 << 18,
 		}
+		if al.ranks > 0 {
+			a.Ranks = al.ranks
+		}
+		p, err := al.make(a)
+		require.NoError(t, err)
+		sound(t, a, p)
+		runs(t, p, rng, 2)
 	}
 }
 
@@ -278,7 +288,11 @@ func TestLargePlans(t *testing.T) {
 func TestRandomPlans(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	refused, made := 0, 0
-	for range 600 {
+	cases := 800
+	if !thorough {
+		cases = 100
+	}
+	for range cases {
 		al := algorithms[rng.IntN(len(algorithms))]
 		a := Args{
 			Ranks: 1 + rng.IntN(16), Count: rng.Uint64N(1 << rng.IntN(10)),
@@ -306,8 +320,8 @@ func TestRandomPlans(t *testing.T) {
 		sound(t, a, p)
 		runs(t, p, rng, 2)
 	}
-	require.Greater(t, made, 300)
-	require.Greater(t, refused, 10)
+	require.Greater(t, made, cases/2)
+	require.Positive(t, refused)
 }
 
 // TestManyRanks is beyond what one fold of all inputs could take.
@@ -315,7 +329,7 @@ func TestManyRanks(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	for _, ty := range []dtype.Type{dtype.Float16, dtype.Int8, dtype.Float64} {
 		for _, al := range algorithms[3:] {
-			a := Args{Ranks: 33, Count: 200, Type: ty, Op: dtype.Avg, Chunk: 64}
+			a := Args{Ranks: 33, Count: 100, Type: ty, Op: dtype.Avg, Chunk: 64}
 			p, err := al.make(a)
 			require.NoError(t, err)
 			sound(t, a, p)
