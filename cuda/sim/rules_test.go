@@ -628,6 +628,34 @@ var rules = []rule{
 		_, c = r.d.StreamEndCapture(nb)
 		r.ok(c)
 	}},
+	{"capture: the captured stream itself cannot be waited for, nor the legacy stream beside it", func(r *rig) {
+		s, c := r.d.StreamCreate(api.StreamDefault)
+		r.ok(c)
+		for _, wait := range []func(api.Stream) api.Code{r.d.StreamQuery, r.d.StreamSynchronize} {
+			for at, want := range map[api.Stream]api.Code{s: api.CaptureUnsupported, api.StreamNull: api.CaptureImplicit} {
+				r.ok(r.d.StreamBeginCapture(s, api.CaptureRelaxed))
+				r.is(want, wait(at))
+				_, c := r.d.StreamEndCapture(s)
+				r.is(api.CaptureInvalid, c)
+			}
+		}
+	}},
+	{"capture: two captures do not merge, and a captured event does not reach the legacy stream", func(r *rig) {
+		a, b, e := r.stream(0), r.stream(0), r.event(0)
+		r.ok(r.d.StreamBeginCapture(a, api.CaptureRelaxed))
+		r.ok(r.d.StreamBeginCapture(b, api.CaptureRelaxed))
+		r.ok(r.d.EventRecord(e, a))
+		r.is(api.CaptureMerge, r.d.StreamWaitEvent(b, e))
+		for _, s := range []api.Stream{a, b} {
+			_, c := r.d.StreamEndCapture(s)
+			r.is(api.CaptureInvalid, c)
+		}
+		r.ok(r.d.StreamBeginCapture(a, api.CaptureRelaxed))
+		r.ok(r.d.EventRecord(e, a))
+		r.is(api.CaptureImplicit, r.d.StreamWaitEvent(api.StreamNull, e))
+		_, c := r.d.StreamEndCapture(a)
+		r.is(api.CaptureInvalid, c)
+	}},
 	{"capture: destroying the stream ends it", func(r *rig) {
 		s, p := r.stream(0), r.device(0, 64)
 		r.ok(r.d.StreamBeginCapture(s, api.CaptureGlobal))
@@ -682,6 +710,12 @@ func TestUninitialised(t *testing.T) {
 	require.Equal(t, api.Deinitialized, c)
 	_, c = seam{m}.CtxGetCurrent()
 	require.Equal(t, api.Deinitialized, c)
+}
+
+func TestNewestPTX(t *testing.T) {
+	for driver, want := range map[int]int{10020: 65, 11000: 70, 11080: 78, 12000: 80, 12040: 84, 12050: 85, 12060: 85, 12080: 87, 12090: 88, 13000: 90} {
+		require.Equal(t, want, ptxOf(driver), "%d", driver)
+	}
 }
 
 func TestPinnedLimit(t *testing.T) {

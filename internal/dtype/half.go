@@ -20,16 +20,13 @@ const (
 // a NaN keeps its sign and payload.
 func Float16ToFloat32(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
-	exp, man := uint32(h>>10&0x1f), uint32(h&0x3ff)
-	switch exp {
-	case 0:
-		// A subnormal is man units of 2^-24, and both factors are exact.
-		f := float32(man) * (1.0 / (1 << 24))
-		return math.Float32frombits(math.Float32bits(f) | sign)
-	case 0x1f:
-		return math.Float32frombits(sign | 0x7f800000 | man<<13)
+	if h&0x7c00 == 0x7c00 {
+		return math.Float32frombits(sign | 0x7f800000 | uint32(h&0x3ff)<<13)
 	}
-	return math.Float32frombits(sign | (exp+112)<<23 | man<<13)
+	// The exponent's bias differs by 112. Scaling is exact, and makes of a
+	// subnormal, which looks like one of float32, the number that it is.
+	f := math.Float32frombits(uint32(h&0x7fff)<<13) * 0x1p112
+	return math.Float32frombits(math.Float32bits(f) | sign)
 }
 
 // Float16FromFloat32 rounds to the nearest binary16 number, ties to even, as
