@@ -293,6 +293,14 @@ func TestCheckSays(t *testing.T) {
 			kind(p, FromHost, 0).Src[0].Rank = 0
 			kind(p, FromHost, 0).After = []int{0}
 		}},
+		{"span the shards of ranks 0 to 1", gather, func(p *Plan) {
+			s := kind(p, FromHost, 1)
+			s.Dst.Off += 16
+			p.InPlace, p.InOff = false, nil
+			p.Steps = append(p.Steps, Step{Kind: FromHost, Rank: 0, Lane: LaneIn, Dst: Span{Space: Out, Rank: 0, Len: 32}, Src: s.Src, After: []int{0}},
+				Step{Kind: FromHost, Rank: 0, Lane: LaneIn, Dst: Span{Space: Out, Rank: 0, Off: 16, Len: 32}, Src: s.Src, After: []int{0}},
+				Step{Kind: FromHost, Rank: 0, Lane: LaneIn, Dst: Span{Space: Out, Rank: 0, Off: 48, Len: 16}, Src: []Span{{Space: Host, Rank: 0, Off: 16, Len: 16}}, After: []int{0}})
+		}},
 		{"not of whole, aligned elements", func() *Plan { return ring(f32) }, func(p *Plan) { kind(p, Reduce, 0).Dst.Off++ }},
 		{"which overlaps it", func() *Plan { return ring(Args{Type: dtype.Float32, InPlace: true}) }, func(p *Plan) { kind(p, Reduce, 0).Dst.Off += 4 }},
 		{"folds 17 sources", func() *Plan { return ring(f32) }, func(p *Plan) {
@@ -378,6 +386,34 @@ func TestCheckKnowsFolds(t *testing.T) {
 
 	require.ErrorContains(t, Check(oneShot([]int{0, 1, 2}, []int{0, 1, 2}, []int{0, 2, 1})), "disagree")
 	require.ErrorContains(t, Check(oneShot([]int{0, 1}, []int{0})), "hold the fold of ranks [0]")
+
+	// A ring's order depends on the shard.
+	p = oneShot([]int{1, 0}, []int{1, 0})
+	p.Algorithm = "ring"
+	require.NoError(t, Check(p), "8 bytes are one shard, of rank 0")
+	p = oneShot([]int{1, 0}, []int{1, 0})
+	p.Algorithm = "ring"
+	for _, sizes := range [][]uint64{p.InBytes, p.OutBytes, p.HostBytes} {
+		sizes[0], sizes[1] = 32, 32
+	}
+	for i := range p.Steps {
+		p.Steps[i].Dst.Len = 32
+		for k := range p.Steps[i].Src {
+			p.Steps[i].Src[k].Len = 32
+		}
+	}
+	require.ErrorContains(t, Check(p), "span shards of several owners")
+
+	// Bytes may be copied at any place, but what is folded must be elements.
+	p = oneShot([]int{0, 1}, []int{0, 1})
+	p.Steps[0].Dst.Off, p.Steps[0].Dst.Len, p.Steps[0].Src[0].Len = 1, 7, 7
+	p.Steps = slices.Insert(p.Steps, 1, Step{
+		Kind: ToHost, Rank: 0, Lane: LaneOut, Dst: Span{Space: Host, Rank: 0, Len: 1}, Src: []Span{{Space: In, Rank: 0, Len: 1}},
+	})
+	for i := 3; i < 5; i++ {
+		p.Steps[i].After = []int{0, 1, 2}
+	}
+	require.ErrorContains(t, Check(p), "parts of elements")
 
 	// A fold of folds has no order of ranks.
 	p = oneShot([]int{0, 1}, []int{0, 1})

@@ -93,7 +93,7 @@ type Step struct {
 // enqueued: After names smaller indices only.
 type Plan struct {
 	Op        string // "copy", "all_reduce", "all_gather"
-	Algorithm string // "staged", "direct", "ring", "ring_zero_copy"
+	Algorithm string // "staged", "direct", "local", "ring", "ring_zero_copy"
 	Ranks     int
 	Type      dtype.Type
 	Reduction dtype.Op // of a reduction

@@ -555,7 +555,7 @@ func TestShards(t *testing.T) {
 		}
 	}
 	b := shards(math.MaxInt64/8, 16, 8)
-	require.EqualValues(t, math.MaxInt64/8, b[16])
+	require.Equal(t, uint64(math.MaxInt64/8), b[16])
 	require.True(t, slices.IsSorted(b))
 	require.Equal(t, []uint64{0, 8, 12, 16, 17}, shards(17, 4, 4))
 }
