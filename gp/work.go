@@ -238,8 +238,9 @@ func (w Work) Before(s *cuda.Stream) error {
 const spin = 50 * time.Microsecond
 
 // Wait returns when the work has run, with the error it ended in, or when ctx
-// is done; the work goes on then. It polls for 50 us and then leaves the
-// polling to the group's one waiter, so that any number of goroutines may wait.
+// is done; the work goes on then. It polls without pause for 50 us and with
+// growing pauses after that. Of many goroutines that wait on one group, one
+// polls for all.
 func (w Work) Wait(ctx context.Context) error {
 	if w.o == nil {
 		return nil
@@ -269,7 +270,7 @@ func (w Work) Wait(ctx context.Context) error {
 		}
 		runtime.Gosched()
 	}
-	return g.waiter.wait(ctx, w, start)
+	return g.waiters.wait(ctx, w, start)
 }
 
 // relaxed runs f with the goroutine locked to its thread and the thread's
@@ -286,97 +287,157 @@ func (g *Group) relaxed(f func()) {
 	}
 }
 
-// A waiter polls for all who wait, with pauses that grow with the time already
-// spent, in one goroutine that lives while somebody waits.
-type waiter struct {
+// waiters are the goroutines that wait on a group. One of them leads: it polls
+// for all, and hands the lead on when its own work has run or its context is
+// done. So a wait needs no goroutine of its own, and the one that waits alone
+// returns without being woken by another.
+type waiters struct {
 	g       *Group
 	mu      sync.Mutex
 	list    []*waiting
 	spare   []*waiting
-	running bool
+	leading bool
 }
 
 type waiting struct {
 	w     Work
 	start time.Duration
-	done  chan error // of capacity 1
+	done  chan turn // of capacity 1
 }
 
-// The pauses between two polls are a fraction of the time waited, within these.
+// A turn is what a goroutine that waits is told: that its work has run, or that
+// the lead is its own.
+type turn struct {
+	lead bool
+	err  error
+}
+
+// The pauses between two polls are a share of the time waited, within these.
 const (
-	minPause   = 20 * time.Microsecond
+	minPause   = 5 * time.Microsecond
 	maxPause   = 500 * time.Microsecond
-	pauseShare = 64
+	pauseShare = 32
 )
 
-func (t *waiter) wait(ctx context.Context, w Work, start time.Duration) error {
-	t.mu.Lock()
-	var e *waiting
-	if n := len(t.spare); n > 0 {
-		e = t.spare[n-1]
-		t.spare = t.spare[:n-1]
-	} else {
-		e = &waiting{done: make(chan error, 1)}
-	}
-	e.w, e.start = w, start
-	t.list = append(t.list, e)
-	if !t.running {
-		t.running = true
-		go t.loop()
-	}
-	t.mu.Unlock()
-
-	var err error
-	select {
-	case err = <-e.done:
-	case <-ctx.Done():
-		t.mu.Lock()
-		for i, x := range t.list {
-			if x == e {
-				t.list = append(t.list[:i], t.list[i+1:]...)
-				break
-			}
-		}
-		t.mu.Unlock()
-		select {
-		case err = <-e.done: // it was done at the same time
-		default:
-			err = &Error{"wait", -1, ctx.Err()}
-		}
-	}
-	t.mu.Lock()
-	e.w = Work{}
-	t.spare = append(t.spare, e)
-	t.mu.Unlock()
-	return err
+// pauseAfter is how long to pause between two polls when a wait has taken so
+// long already.
+func pauseAfter(waited time.Duration) time.Duration {
+	return min(max(waited/pauseShare, minPause), maxPause)
 }
 
-func (t *waiter) loop() {
+func (t *waiters) wait(ctx context.Context, w Work, start time.Duration) error {
+	t.mu.Lock()
+	e := t.entry()
+	e.w, e.start = w, start
+	t.list = append(t.list, e)
+	lead := !t.leading
+	t.leading = true
+	t.mu.Unlock()
+	for {
+		if lead {
+			return t.lead(ctx, e)
+		}
+		select {
+		case is := <-e.done:
+			if lead = is.lead; !lead {
+				t.forget(e)
+				return is.err
+			}
+		case <-ctx.Done():
+			t.mu.Lock()
+			t.remove(e)
+			t.mu.Unlock()
+			// The leader may have spoken in between.
+			select {
+			case is := <-e.done:
+				if is.lead {
+					t.handOn()
+					break
+				}
+				t.forget(e)
+				return is.err
+			default:
+			}
+			t.forget(e)
+			return &Error{"wait", -1, ctx.Err()}
+		}
+	}
+}
+
+// lead polls for all until e's own work has run or ctx is done.
+func (t *waiters) lead(ctx context.Context, e *waiting) error {
 	for {
 		pause := maxPause
+		var mine bool
+		var err error
 		t.mu.Lock()
 		t.g.relaxed(func() {
 			now := t.g.host.Now()
 			keep := t.list[:0]
-			for _, e := range t.list {
-				if done, err := e.w.ready(); done {
-					e.done <- err
-					continue
+			for _, x := range t.list {
+				done, failed := x.w.ready()
+				switch {
+				case !done:
+					keep = append(keep, x)
+					pause = min(pause, pauseAfter(now-x.start))
+				case x == e:
+					mine, err = true, failed
+				default:
+					x.done <- turn{err: failed}
 				}
-				keep = append(keep, e)
-				pause = min(pause, pauseAfter(now-e.start))
 			}
 			clear(t.list[len(keep):])
 			t.list = keep
 		})
-		if len(t.list) == 0 {
-			t.running = false
-			t.mu.Unlock()
-			return
+		over := ctx.Err()
+		if !mine && over != nil {
+			t.remove(e)
+			err = &Error{"wait", -1, over}
 		}
 		t.mu.Unlock()
+		if mine || over != nil {
+			t.handOn()
+			t.forget(e)
+			return err
+		}
 		t.g.host.Sleep(pause)
 		runtime.Gosched()
+	}
+}
+
+// handOn gives the lead to another that waits, or to the next to come.
+func (t *waiters) handOn() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.list) == 0 {
+		t.leading = false
+		return
+	}
+	t.list[0].done <- turn{lead: true}
+}
+
+func (t *waiters) entry() *waiting {
+	if n := len(t.spare); n > 0 {
+		e := t.spare[n-1]
+		t.spare = t.spare[:n-1]
+		return e
+	}
+	return &waiting{done: make(chan turn, 1)}
+}
+
+func (t *waiters) forget(e *waiting) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.w = Work{}
+	t.spare = append(t.spare, e)
+}
+
+func (t *waiters) remove(e *waiting) {
+	for i, x := range t.list {
+		if x == e {
+			t.list = append(t.list[:i], t.list[i+1:]...)
+			return
+		}
 	}
 }
 
