@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"debug/elf"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A binary that is built without cgo asks for no version of any symbol, so it
+// has no lowest glibc: it can be copied to a host of any age.
+func TestBinaryHasNoGlibcFloor(t *testing.T) {
+	goCommand, err := exec.LookPath("go")
+	if err != nil {
+		t.Skip("no go command")
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		t.Run(arch, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "gp")
+			build := exec.Command(goCommand, "build", "-buildvcs=false", "-o", file, ".")
+			build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=")
+			out, err := build.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			f, err := elf.Open(file)
+			require.NoError(t, err)
+			defer f.Close()
+			libs, err := f.ImportedLibraries()
+			require.NoError(t, err)
+			require.NotEmpty(t, libs, "a static binary cannot open libcuda")
+			symbols, err := f.ImportedSymbols()
+			require.NoError(t, err)
+			require.NotEmpty(t, symbols)
+			for _, s := range symbols {
+				require.Empty(t, s.Version, "%s of %s", s.Name, s.Library)
+			}
+		})
+	}
+}

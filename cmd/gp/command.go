@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/geforce-p2p/geforce-p2p/cuda"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// An environment is what the command reaches of the world.
+type environment struct {
+	stdout, stderr io.Writer
+	root           fs.FS // the machine's "/"
+	openDriver     func() (*cuda.Driver, error)
+	openSim        func(name string) (d *cuda.Driver, closeMachine func() error, err error)
+}
+
+// A command is a subcommand.
+type command struct {
+	name     string
+	synopsis string // one line for the list
+	usage    string // the arguments, behind "gp "
+	text     string // help: a paragraph or two
+	// setup declares the flags and returns what runs once they are parsed.
+	setup func(*flag.FlagSet) func(context.Context, *environment) error
+}
+
+// commands in the order in which help lists them.
+var commands = []*command{selftestCommand}
+
+// usageError is a call that cannot be right: exit 2.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// errReported is a failure that the command has already written out.
+var errReported = errors.New("failed")
+
+// run is the whole command, but for the process around it.
+func (e *environment) run(ctx context.Context, args []string) int {
+	if len(args) == 0 {
+		e.list(e.stderr)
+		return exitUsage
+	}
+	name, args := args[0], args[1:]
+	switch name {
+	case "help", "-h", "-help", "--help":
+		return e.help(args)
+	}
+	c := find(name)
+	if c == nil {
+		return e.unknown(name)
+	}
+
+	fl := flag.NewFlagSet(c.name, flag.ContinueOnError)
+	fl.SetOutput(io.Discard) // errors and help are written here, once
+	run := c.setup(fl)
+	err := fl.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		c.help(e.stdout, fl)
+		return exitOK
+	}
+	if err == nil && fl.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", fl.Arg(0))
+	}
+	if err != nil {
+		err = usageError{err}
+	} else {
+		err = run(ctx, e)
+	}
+	if err == nil {
+		return exitOK
+	}
+	var usage usageError
+	isUsage := errors.As(err, &usage)
+	if !errors.Is(err, errReported) {
+		fmt.Fprintf(e.stderr, "gp %s: %v\n", c.name, err)
+	}
+	if isUsage {
+		fmt.Fprintf(e.stderr, "usage: gp %s\n", c.usage)
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func find(name string) *command {
+	for _, c := range commands {
+		if c.name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+func (e *environment) help(args []string) int {
+	if len(args) == 0 {
+		e.list(e.stdout)
+		return exitOK
+	}
+	c := find(args[0])
+	if c == nil {
+		return e.unknown(args[0])
+	}
+	fl := flag.NewFlagSet(c.name, flag.ContinueOnError)
+	c.setup(fl)
+	c.help(e.stdout, fl)
+	return exitOK
+}
+
+func (e *environment) unknown(name string) int {
+	fmt.Fprintf(e.stderr, "gp: no subcommand %q\n\n", name)
+	e.list(e.stderr)
+	return exitUsage
+}
+
+func (e *environment) list(w io.Writer) {
+	fmt.Fprint(w, "usage: gp SUBCOMMAND [FLAGS]\n\nSubcommands:\n")
+	for _, c := range commands {
+		fmt.Fprintf(w, "  %-10s %s\n", c.name, c.synopsis)
+	}
+	fmt.Fprintf(w, "  %-10s %s\n", "help NAME", "what a subcommand does and takes")
+}
+
+func (c *command) help(w io.Writer, fl *flag.FlagSet) {
+	fmt.Fprintf(w, "usage: gp %s\n\n%s\n\nFlags:\n", c.usage, c.text)
+	fl.SetOutput(w)
+	fl.PrintDefaults()
+}

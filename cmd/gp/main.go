@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command gp works with the GPUs of this machine, or with simulated ones.
+//
+//	gp selftest     copy, all-reduce and all-gather random data and check every byte
+//	gp help [NAME]  what a subcommand does and takes
+//
+// It exits 0 if all went well, 1 if something failed and 2 if it was called
+// wrongly.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+
+	"github.com/geforce-p2p/geforce-p2p/cuda"
+	"github.com/geforce-p2p/geforce-p2p/cuda/sim"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	e := &environment{
+		stdout:     os.Stdout,
+		stderr:     os.Stderr,
+		root:       os.DirFS("/"),
+		openDriver: cuda.Open,
+		openSim:    openSim,
+	}
+	code := e.run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// openSim is the simulated machine of a name.
+func openSim(name string) (*cuda.Driver, func() error, error) {
+	m, err := sim.Open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.Driver(), m.Close, nil
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/geforce-p2p/geforce-p2p/gp"
+)
+
+// opTimeout ends an operation that hangs. The largest that a user could ask
+// for takes seconds.
+const opTimeout = 2 * time.Minute
+
+// oddBytes is the small size that is run beside --bytes: no multiple of a
+// vector, a page or the number of ranks.
+const oddBytes = 4 * 1021
+
+var selftestCommand = &command{
+	name:     "selftest",
+	synopsis: "copy, all-reduce and all-gather random data and check every byte",
+	usage:    "selftest [--sim NAME] [--ranks N] [--bytes SIZE] [--json]",
+	text: `Copies between ranks in every direction, one way and both ways at once,
+all-reduces and all-gathers random data, and compares every byte with a
+reference computed on the host. Prints one line an operation.
+
+It runs on the GPUs of this machine, one rank each; a single GPU serves two
+ranks. Without a GPU it runs on the simulated machine ` + defaultSim + `, whose figures
+are a model's and are labelled so. Exits 0 only if everything was verified.
+
+Rates are bytes over time; GB/s is 1e9 bytes a second. The bytes of an
+all_reduce are one rank's buffer, those of an all_gather one rank's result.`,
+	setup: func(fl *flag.FlagSet) func(context.Context, *environment) error {
+		t := &selftest{size: 64 << 20}
+		fl.StringVar(&t.sim, "sim", "", "run on the simulated machine `NAME` instead of this one")
+		fl.IntVar(&t.ranks, "ranks", 0, "use `N` ranks, 2 to 16, instead of one a GPU; they share GPUs if there are fewer")
+		fl.Var(&t.size, "bytes", "the `SIZE` of the large operations: a number of bytes, KiB, MiB, GiB, KB, MB or GB")
+		fl.BoolVar(&t.json, "json", false, "print one JSON document instead of text")
+		return func(ctx context.Context, e *environment) error {
+			ranksGiven := false
+			fl.Visit(func(f *flag.Flag) { ranksGiven = ranksGiven || f.Name == "ranks" })
+			if ranksGiven && (t.ranks < 2 || t.ranks > gp.MaxRanks) {
+				return usagef("--ranks %d: copies and collectives need 2 to %d ranks", t.ranks, gp.MaxRanks)
+			}
+			t.environment = e
+			return t.run(ctx)
+		}
+	},
+}
+
+// A selftest is one run of the subcommand.
+type selftest struct {
+	*environment
+	sim   string
+	ranks int
+	size  byteSize
+	json  bool
+
+	machine *machine
+	group   *gp.Group
+	report  report
+	random  splitmix
+}
+
+func (t *selftest) run(ctx context.Context) (err error) {
+	t.machine, err = t.selectMachine(t.sim)
+	if err != nil {
+		return err
+	}
+	devices := t.devices()
+	m := &t.report.Machine
+	*m = machineReport{Name: t.machine.name, GPUs: t.machine.gpus, Driver: t.machine.version, Modelled: t.machine.modelled(), Ranks: devices}
+	m.Note = t.note(devices)
+	if !t.json {
+		t.writeFirstLine(m)
+	}
+
+	err = t.operations(ctx, devices)
+	err = errors.Join(err, t.machine.close())
+	if t.json {
+		if t.report.Results == nil {
+			t.report.Results = []result{}
+		}
+		if err != nil {
+			t.report.Error = err.Error()
+		}
+		if e := writeJSON(t.stdout, &t.report); e != nil {
+			return e
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return t.verdict()
+}
+
+// devices is the GPU of each rank: one rank a GPU unless --ranks says otherwise,
+// and two where there is a single GPU.
+func (t *selftest) devices() []int {
+	n := t.ranks
+	if n == 0 {
+		n = min(max(2, len(t.machine.gpus)), gp.MaxRanks)
+	}
+	devices := make([]int, n)
+	for i := range devices {
+		devices[i] = i % len(t.machine.gpus)
+	}
+	return devices
+}
+
+func (t *selftest) note(devices []int) string {
+	note := t.machine.note
+	if g := len(t.machine.gpus); g < len(devices) {
+		if note != "" {
+			note += "; "
+		}
+		note += fmt.Sprintf("%d ranks share %d GPU(s), so they share its link", len(devices), g)
+	}
+	return note
+}
+
+func (t *selftest) writeFirstLine(m *machineReport) {
+	what := m.Name
+	if m.Modelled {
+		what = fmt.Sprintf("simulated machine %s (%s), every figure is modelled", m.Name, inShort(m.GPUs))
+	} else {
+		what += ", driver " + m.Driver
+	}
+	if m.Note != "" {
+		what += ": " + m.Note
+	}
+	fmt.Fprintf(t.stdout, "%s\n", what)
+}
+
+func (t *selftest) verdict() error {
+	bad := 0
+	for _, r := range t.report.Results {
+		if !r.Verified {
+			bad++
+		}
+	}
+	if !t.json {
+		label := ""
+		if t.machine.modelled() {
+			label = modelledLabel
+		}
+		fmt.Fprintf(t.stdout, "open %.1f ms%s, first all_reduce %.1f ms%s\n", t.report.Timing.OpenSeconds*1e3, label,
+			t.report.Timing.FirstAllReduceSeconds*1e3, label)
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d of %d operations gave wrong data", bad, len(t.report.Results))
+	}
+	if !t.json {
+		fmt.Fprintf(t.stdout, "all %d operations verified\n", len(t.report.Results))
+	}
+	return nil
+}
+
+// operations runs them all. Wrong data is recorded and the run goes on; an
+// error ends it.
+func (t *selftest) operations(ctx context.Context, devices []int) (err error) {
+	log := slog.New(slog.NewTextHandler(t.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	began := time.Now()
+	t.group, err = gp.Open(gp.Options{Driver: t.machine.driver, Devices: devices, AllowSameGPU: true, Logger: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.group.Close()) }()
+	open := time.Since(began)
+	if t.machine.modelled() {
+		open = t.group.Now() // the virtual clock stands at 0 when the machine is made
+	}
+	t.report.Timing = &timingReport{OpenSeconds: open.Seconds()}
+	if !t.json {
+		writeHeader(t.stdout)
+	}
+
+	sizes := []uint64{oddBytes, uint64(t.size)}
+	// The first one is also the first all_reduce of the process.
+	for _, c := range reductions {
+		for _, n := range sizes {
+			if err := t.allReduces(ctx, c.t, c.op, n); err != nil {
+				return err
+			}
+		}
+	}
+	for _, n := range sizes {
+		if err := t.allGather(ctx, n); err != nil {
+			return err
+		}
+	}
+	for _, n := range []uint64{oddBytes - 3, uint64(t.size)} {
+		if err := t.copies(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
