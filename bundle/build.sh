@@ -7,9 +7,9 @@
 #   tar xzf bundle.tar.gz && gpu/run.sh OUT
 #
 # Layout of the archive: gpu/run.sh, gpu/gp, gpu/packages (one package folder a
-# line) and gpu/tree/<package folder>/ with the test binary `run.test`, the
-# package's testdata and its own sources, which some tests read. A test binary
-# runs in that folder, as it would under `go test`.
+# line) and gpu/tree, a copy of the sources, which some tests read, with the test
+# binary `run.test` in each package's folder. It runs there, as it would under
+# `go test`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,11 +17,11 @@ limit=$((48 << 20)) # bytes, of the archive
 out=build/gpu
 stage=$out/gpu
 
-# Not for the host: commands, examples and checkers, and the test of the layering,
-# which asks the go command.
+# Not for the host: commands, examples and checkers, the test of the layering,
+# which asks the go command, and what only serves the build or other tests.
 skip() {
     case $1 in
-    . | cmd/* | examples/* | tools/* | internal/arch | */internal/gen*) return 0 ;;
+    . | cmd/* | examples/* | tools/* | internal/arch | internal/testenv | ptx/internal/genptx | ptx/internal/isa) return 0 ;;
     esac
     return 1
 }
@@ -31,6 +31,9 @@ flags=(-trimpath -buildvcs=false -ldflags="-s -w")
 
 rm -rf "$out"
 mkdir -p "$stage/tree"
+git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' f; do
+    [[ ! -e $f ]] || printf '%s\0' "$f"
+done | xargs -0 cp --parents -t "$stage/tree"
 go build "${flags[@]}" -o "$stage/gp" ./cmd/gp
 install -m 755 bundle/run.sh "$stage/run.sh"
 git rev-parse --short=12 HEAD >"$stage/commit" 2>/dev/null || echo unknown >"$stage/commit"
@@ -44,13 +47,8 @@ go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | while I
     pkg=.
     [[ $dir == "$root" ]] || pkg=${dir#"$root"/}
     skip "$pkg" && continue
-    mkdir -p "$stage/tree/$pkg"
     # One at a time: go test -c for several packages holds all of them in memory.
     go test -c "${flags[@]}" -o "$stage/tree/$pkg/run.test" "./$pkg"
-    find "$dir" -maxdepth 1 -type f \( -name '*.go' -o -name '*.cu' -o -name '*.ptx' \) -exec cp -t "$stage/tree/$pkg" {} +
-    if [[ -d $dir/testdata ]]; then
-        cp -r "$dir/testdata" "$stage/tree/$pkg/"
-    fi
     echo "$pkg" >>"$stage/packages"
     printf '%-28s %5d KiB\n' "$pkg" $(($(stat -c %s "$stage/tree/$pkg/run.test") >> 10))
 done

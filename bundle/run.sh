@@ -57,7 +57,7 @@ now() { date +%s; }
 export XDG_CACHE_HOME=$tmp/cache CUDA_CACHE_PATH=$tmp/jit
 mkdir -p "$XDG_CACHE_HOME" "$CUDA_CACHE_PATH"
 
-selftest() { # name, then gp's arguments; stdout to $tmp/$name
+selftest() { # name, then the arguments; stdout to $tmp/$name
     local name=$1 at rc
     shift
     at=$(now)
@@ -77,6 +77,25 @@ selftest selftest-cold.json --json --bytes "$bytes"
 selftest selftest-warm.json --json --bytes "$bytes"
 selftest selftest.txt --bytes "$bytes"
 cp "$tmp/selftest-cold.json" "$tmp/selftest-warm.json" "$out"
+
+# The first all_reduce of a process, which a process can only measure once: each
+# rung of the kernel ladder with a cold and with a warm cache.
+if [[ -x $here/tree/gp/run.test && gp == $only ]]; then
+    for rung in nvrtc ptx; do
+        for state in cold warm; do
+            (cd "$here/tree/gp" && XDG_CACHE_HOME=$tmp/first-$rung CUDA_CACHE_PATH=$tmp/first-$rung/jit \
+                GP_KERNELS=$rung GP_MEASURE_FIRST=${rung}_$state \
+                timeout -k 10 "$limit" ./run.test -test.v -test.count=1 -test.run '^TestMeasureFirstAllReduce$') >"$tmp/one.log" 2>&1
+            rc=$?
+            {
+                echo "##### first all_reduce, $rung, $state cache (exit $rc)"
+                cat "$tmp/one.log"
+            } >>"$log"
+            ((rc == 0)) || failed+=("first all_reduce, $rung, $state cache: exit $rc")
+            say "$(printf 'first all_reduce, %-5s, %-4s cache %18s exit %d' "$rung" "$state" '' "$rc")"
+        done
+    done
+fi
 
 # The reason of a skip is the last line that the test logged before the SKIP line.
 collect_skips() { # package, log
