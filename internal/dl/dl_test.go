@@ -59,7 +59,7 @@ func lookup(t testing.TB, lib *dl.Library, symbol string) dl.Proc {
 
 func TestCallPassesEachArgumentInItsPlace(t *testing.T) {
 	lib := open(t)
-	const big = 1 << 40 // shows a narrowing to 32 bits
+	const big = 1 << (31 + 9*(^uint(0)>>63)) // 1<<40 where a word has 64 bits: shows a narrowing to 32
 	a := [11]uintptr{big + 1, 17, 3, big + 5, 29, 2, 91, 4, 77, big + 6, 13}
 	var own dl.Args
 	pooled := []func(p dl.Proc) uintptr{

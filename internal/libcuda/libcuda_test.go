@@ -434,7 +434,7 @@ func TestConcurrentCalls(t *testing.T) {
 				dev, c := d.CtxGetDevice()
 				check(c == api.Success && int(dev) == g%2)
 				var in, out [8]byte
-				binary.LittleEndian.PutUint64(in[:], uint64(g<<32|i))
+				binary.LittleEndian.PutUint64(in[:], uint64(g)<<32|uint64(i))
 				check(d.MemcpyHtoDAsync(p, unsafe.Pointer(&in), 8, s) == api.Success)
 				check(d.LaunchKernel(fn, &l) == api.Success)
 				check(d.MemcpyDtoHAsync(unsafe.Pointer(&out), p, 8, s) == api.Success)
