@@ -114,6 +114,7 @@ func (b *builder) fill(c *cubin, m kernel.Module, arch int) {
 		return c.cached
 	}
 	last, known := b.cache.lastIdentity()
+	known = known && wanted(last.Path)
 	if known && find(last) {
 		return
 	}

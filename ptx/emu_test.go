@@ -41,6 +41,10 @@ func paint(b []byte) {
 	}
 }
 
+// slow is where a test costs ten times as much and can find little that it does
+// not find elsewhere: a single thread runs each of these, without races.
+var slow = testenv.Race || !testenv.Optimized()
+
 // The PTX that ships, instruction by instruction, against the reference.
 func TestEmbeddedFold(t *testing.T) {
 	for _, typ := range dtype.Types {
@@ -51,8 +55,8 @@ func TestEmbeddedFold(t *testing.T) {
 				k := compileEmbedded(t, kernel.FoldModule(typ), entry)
 				r := rand.New(rand.NewPCG(uint64(typ), uint64(op)))
 				for _, count := range lengths {
-					if testenv.Race && count > 17 {
-						continue // one thread runs it all: there is no race to find, and it is slow
+					if slow && count > 17 {
+						continue
 					}
 					a := newArena(count)
 					for i, s := range shapes(typ) {
@@ -78,7 +82,7 @@ func TestEmbeddedFold(t *testing.T) {
 // Every kernel takes any grid: also one thread, and more threads than elements.
 func TestEmbeddedFoldGrids(t *testing.T) {
 	types := []dtype.Type{dtype.Float32, dtype.Int8, dtype.BFloat16}
-	if testenv.Race {
+	if slow {
 		types = types[:1]
 	}
 	for _, typ := range types {

@@ -18,7 +18,6 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
 	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
-	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 )
 
 // testCache is where the hardware tests keep CUBINs, so that each is compiled once.
@@ -123,6 +122,9 @@ func TestFold(t *testing.T) {
 				for _, hosts := range []bool{false, true} {
 					for _, s := range shapes(typ) {
 						for _, count := range lengths {
+							if slow && count > 17 && b.cc.Driver().Modelled() {
+								continue
+							}
 							name := fmt.Sprintf("%s, %d elements, %s, host inputs %t", kernel.FoldEntry(typ, op), count, s.name, hosts)
 							b.fold(b.arena.newFold(typ, op, count, s, hosts, r), name)
 						}
@@ -135,7 +137,7 @@ func TestFold(t *testing.T) {
 
 // The same for a length of many blocks that is no multiple of anything.
 func TestFoldLong(t *testing.T) {
-	if testing.Short() || testenv.Race {
+	if testing.Short() || slow {
 		t.Skip("half a gigabyte of folds")
 	}
 	eachRung(t, func(t *testing.T, b *bench) {

@@ -21,6 +21,7 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
 	"github.com/geforce-p2p/geforce-p2p/internal/hook"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
+	"github.com/geforce-p2p/geforce-p2p/nvrtc"
 )
 
 // ladderDriver is a driver with two devices that does nothing but load
@@ -114,7 +115,7 @@ type fakeNVRTC struct {
 	file     string
 	archs    []int
 	err      error
-	options  []string
+	options  atomic.Pointer[[]string]
 	compiles atomic.Int32
 	delay    time.Duration
 }
@@ -124,7 +125,7 @@ func (f *fakeNVRTC) Path() string    { return f.file }
 func (f *fakeNVRTC) Archs() []int    { return f.archs }
 func (f *fakeNVRTC) Compile(source, name string, options ...string) ([]byte, string, error) {
 	f.compiles.Add(1)
-	f.options = options
+	f.options.Store(&options)
 	time.Sleep(f.delay)
 	if f.err != nil {
 		return nil, "fold.cu(1): error: no", f.err
@@ -143,6 +144,7 @@ type ladder struct {
 
 func newLadder(t *testing.T) *ladder {
 	t.Setenv(EnvKernels, "")
+	t.Setenv(nvrtc.EnvLibrary, "")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "libnvrtc.so")
 	require.NoError(t, os.WriteFile(file, []byte("library"), 0o600))
@@ -196,7 +198,7 @@ func TestLadderNVRTC(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, f32Sum, f.Name())
 	require.Equal(t, RungCompiled, ld.Rung(cc, f32))
-	require.Equal(t, []string{"--gpu-architecture=sm_89", "--fmad=false", "--ftz=false", "--prec-div=true", "-DGP_TYPE_f32"}, l.nvrtc.options)
+	require.Equal(t, []string{"--gpu-architecture=sm_89", "--fmad=false", "--ftz=false", "--prec-div=true", "-DGP_TYPE_f32"}, *l.nvrtc.options.Load())
 	again, err := ld.Function(cc, f32, f32Sum)
 	require.NoError(t, err)
 	require.Same(t, f, again)
@@ -237,6 +239,17 @@ func TestLadderCached(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, RungCompiled, ld.Rung(cc, kernel.CopyModule()))
 	require.EqualValues(t, 2, l.opens.Load())
+
+	// An NVRTC that the user names is asked, unless it is the one known.
+	for name, opens := range map[string]int32{l.nvrtc.file: 2, filepath.Join(t.TempDir(), "other"): 3} {
+		t.Setenv(nvrtc.EnvLibrary, name)
+		l.opens.Store(2)
+		ld, cc = l.start(t)
+		_, err = ld.Function(cc, f32, f32Sum)
+		require.NoError(t, err)
+		require.EqualValues(t, opens, l.opens.Load(), name)
+	}
+	t.Setenv(nvrtc.EnvLibrary, "")
 
 	// Another NVRTC file, and another architecture, are other keys.
 	require.NoError(t, os.Chtimes(l.nvrtc.file, time.Time{}, time.Unix(1e9, 0)))
