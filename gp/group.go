@@ -110,23 +110,29 @@ func Open(o Options) (*Group, error) {
 	g.waiters.g = g
 	g.run.bind.api = g.api
 	g.kernels = ptx.New(drv, ptx.Options{Logger: o.Logger})
-	seen := map[string]int{}
-	for i, ord := range ordinals {
-		r, err := openRank(g, i, ord, seen)
-		if err != nil {
-			return nil, errors.Join(err, g.Close())
-		}
-		g.ranks = append(g.ranks, r)
-	}
-	if err := g.takePinned(op); err != nil {
-		return nil, errors.Join(err, g.Close())
-	}
-	if err := g.mapPinned(); err != nil {
+	var err error
+	g.relaxed(func() { err = g.openRanks(op, ordinals) })
+	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
 	g.p2p = g.proveP2P()
 	g.joins.init(len(g.ranks))
 	return g, nil
+}
+
+func (g *Group) openRanks(op string, ordinals []int) error {
+	seen := map[string]int{}
+	for i, ord := range ordinals {
+		r, err := openRank(g, i, ord, seen)
+		if err != nil {
+			return err
+		}
+		g.ranks = append(g.ranks, r)
+	}
+	if err := g.takePinned(op); err != nil {
+		return err
+	}
+	return g.mapPinned()
 }
 
 // MaxRanks is the most ranks of a group.
