@@ -229,8 +229,8 @@ type Device struct {
 	// BARs are the memory and port regions of sysfs "resource", without empty ones.
 	BARs Value[[]BAR] `json:"bars,omitzero"`
 	// ResizeMask is sysfs resourceN_resize of BAR1: bit n set means that the
-	// device can have a BAR of 2^n MiB. Unknown where the file is missing, which
-	// is so without the capability and in most guests.
+	// device can have a BAR of 2^n MiB. Known and 0 where the device's directory
+	// was read and has no such file: no capability, or a guest that hides it.
 	ResizeMask Value[Hex] `json:"resize_mask,omitzero"`
 
 	Link Link `json:"link,omitzero"`
