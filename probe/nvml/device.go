@@ -45,8 +45,28 @@ func (g *gpu) numbers(symbol string) (a, b uint32, err error) {
 	return n[0], n[1], nil
 }
 
-func (g *gpu) Name() (string, error) { return g.text(nvmlDeviceGetName) }
-func (g *gpu) UUID() (string, error) { return g.text(nvmlDeviceGetUUID) }
+func (g *gpu) count(symbol string) (int, error) {
+	n, err := g.number(symbol)
+	return int(n), err
+}
+
+func (g *gpu) yes(symbol string) (bool, error) {
+	n, err := g.number(symbol)
+	return n != 0, err
+}
+
+func (g *gpu) Name() (string, error)        { return g.text(nvmlDeviceGetName) }
+func (g *gpu) UUID() (string, error)        { return g.text(nvmlDeviceGetUUID) }
+func (g *gpu) Serial() (string, error)      { return g.text(nvmlDeviceGetSerial) }
+func (g *gpu) VBIOS() (string, error)       { return g.text(nvmlDeviceGetVbiosVersion) }
+func (g *gpu) Minor() (int, error)          { return g.count(nvmlDeviceGetMinorNumber) }
+func (g *gpu) DisplayActive() (bool, error) { return g.yes(nvmlDeviceGetDisplayActive) }
+func (g *gpu) Persistence() (bool, error)   { return g.yes(nvmlDeviceGetPersistenceMode) }
+
+func (g *gpu) Architecture() (Architecture, error) {
+	n, err := g.number(nvmlDeviceGetArchitecture)
+	return Architecture(n), err
+}
 
 // pciInfo is nvmlPciInfo_t.
 type pciInfo struct {
@@ -103,11 +123,6 @@ func (g *gpu) memory(symbol string) (Memory, error) {
 func (g *gpu) Memory() (Memory, error) { return g.memory(nvmlDeviceGetMemoryInfo) }
 func (g *gpu) BAR1() (Memory, error)   { return g.memory(nvmlDeviceGetBAR1MemoryInfo) }
 
-func (g *gpu) count(symbol string) (int, error) {
-	n, err := g.number(symbol)
-	return int(n), err
-}
-
 func (g *gpu) CurrentLinkGeneration() (int, error) {
 	return g.count(nvmlDeviceGetCurrPcieLinkGeneration)
 }
@@ -138,11 +153,6 @@ func (g *gpu) GSPFirmware() (string, error) {
 	return g.l.text(nvmlDeviceGetGspFirmwareVersion, func(p dl.Proc, buf *byte, _ uintptr) uintptr {
 		return dl.Call2(p, g.handle, uintptr(unsafe.Pointer(buf)))
 	})
-}
-
-func (g *gpu) Persistence() (bool, error) {
-	n, err := g.number(nvmlDeviceGetPersistenceMode)
-	return n != 0, err
 }
 
 func (g *gpu) PerformanceState() (PState, error) {

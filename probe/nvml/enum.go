@@ -61,7 +61,7 @@ func (t Topology) String() string {
 	if t%10 != 0 {
 		return fmt.Sprintf("level %d", uint32(t))
 	}
-	return name(uint32(t)/10, "level/10", "internal", "PIX", "PXB", "PHB", "NODE", "SYS")
+	return name(uint32(t)/10, "level/10", "INT", "PIX", "PXB", "PHB", "NODE", "SYS")
 }
 
 // DriverModel is nvmlDriverModel_t, of Windows.
@@ -74,7 +74,22 @@ const (
 	MCDM DriverModel = 2
 )
 
-func (m DriverModel) String() string { return name(uint32(m), "driver model", "WDDM", "TCC", "MCDM") }
+func (m DriverModel) String() string { return name(uint32(m), "driver model", "wddm", "tcc", "mcdm") }
+
+// Architecture is nvmlDeviceArchitecture_t.
+type Architecture uint32
+
+// ArchitectureUnknown is NVML's own word for one that it does not know.
+const ArchitectureUnknown Architecture = 0xffffffff
+
+// String gives the name in lower case, "ada".
+func (a Architecture) String() string {
+	if a == ArchitectureUnknown {
+		return "unknown"
+	}
+	return name(uint32(a), "architecture", "architecture 0", "architecture 1",
+		"kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell")
+}
 
 // Virtualization is nvmlGpuVirtualizationMode_t.
 type Virtualization uint32

@@ -33,7 +33,10 @@ func (l *Library) CUDAVersion() (int, error) {
 	err := l.call(nvmlSystemGetCudaDriverVersion, func(p dl.Proc) uintptr {
 		return dl.Call1(p, uintptr(unsafe.Pointer(v)))
 	})
-	return int(*v), err
+	if err != nil {
+		return 0, err
+	}
+	return int(*v), nil
 }
 
 // settings is nvmlSystemConfComputeSettings_v1_t.
@@ -78,7 +81,10 @@ func (l *Library) Count() (int, error) {
 	err := l.call(nvmlDeviceGetCount, func(p dl.Proc) uintptr {
 		return dl.Call1(p, uintptr(unsafe.Pointer(n)))
 	})
-	return int(*n), err
+	if err != nil {
+		return 0, err
+	}
+	return int(*n), nil
 }
 
 // Device is documented on Source.

@@ -50,6 +50,18 @@ type Device interface {
 	Name() (string, error)
 	// UUID is "GPU-..." (nvmlDeviceGetUUID).
 	UUID() (string, error)
+	// Serial is the board's serial number, which GeForce cards do not have
+	// (nvmlDeviceGetSerial).
+	Serial() (string, error)
+	// VBIOS is the version of the board's firmware (nvmlDeviceGetVbiosVersion).
+	VBIOS() (string, error)
+	// Architecture is the chip's generation (nvmlDeviceGetArchitecture).
+	Architecture() (Architecture, error)
+	// Minor is the N of /dev/nvidiaN (nvmlDeviceGetMinorNumber).
+	Minor() (int, error)
+	// DisplayActive tells whether the GPU holds a display's memory, even if none
+	// is attached (nvmlDeviceGetDisplayActive).
+	DisplayActive() (bool, error)
 	// PCI is where the GPU sits (nvmlDeviceGetPciInfo_v3).
 	PCI() (PCI, error)
 	// Memory is the frame buffer, in bytes (nvmlDeviceGetMemoryInfo).
@@ -161,7 +173,8 @@ func NVLinks(d Device) ([]NVLink, error) {
 	var links []NVLink
 	for i := range MaxNVLinks {
 		active, err := d.NVLinkActive(i)
-		if errors.Is(err, ErrInvalidArgument) && i > 0 {
+		// The number of links is not told: they end where NVML knows no more.
+		if i > 0 && (errors.Is(err, ErrInvalidArgument) || errors.Is(err, ErrNotSupported)) {
 			break
 		}
 		if err != nil {

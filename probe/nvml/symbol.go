@@ -24,6 +24,11 @@ const (
 
 	nvmlDeviceGetName                   = "nvmlDeviceGetName"
 	nvmlDeviceGetUUID                   = "nvmlDeviceGetUUID"
+	nvmlDeviceGetSerial                 = "nvmlDeviceGetSerial"
+	nvmlDeviceGetVbiosVersion           = "nvmlDeviceGetVbiosVersion"
+	nvmlDeviceGetArchitecture           = "nvmlDeviceGetArchitecture"
+	nvmlDeviceGetMinorNumber            = "nvmlDeviceGetMinorNumber"
+	nvmlDeviceGetDisplayActive          = "nvmlDeviceGetDisplayActive"
 	nvmlDeviceGetPciInfo                = "nvmlDeviceGetPciInfo_v3"
 	nvmlDeviceGetMemoryInfo             = "nvmlDeviceGetMemoryInfo"
 	nvmlDeviceGetBAR1MemoryInfo         = "nvmlDeviceGetBAR1MemoryInfo"
