@@ -15,7 +15,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 limit=$((48 << 20)) # bytes, of the archive
 out=build/gpu
-stage=$out/gpu
+mkdir -p "$out"
+work=$(mktemp -d "$out/work.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+stage=$work/gpu
 
 # Not for the host: commands, examples and checkers, the test of the layering,
 # which asks the go command, and what only serves the build or other tests.
@@ -29,7 +32,6 @@ skip() {
 export CGO_ENABLED=0 GOOS=linux GOARCH=amd64
 flags=(-trimpath -buildvcs=false -ldflags="-s -w")
 
-rm -rf "$out"
 mkdir -p "$stage/tree"
 git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' f; do
     [[ ! -e $f ]] || printf '%s\0' "$f"
@@ -53,11 +55,12 @@ go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | while I
     printf '%-28s %5d KiB\n' "$pkg" $(($(stat -c %s "$stage/tree/$pkg/run.test") >> 10))
 done
 
-tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner -czf "$out/bundle.tar.gz" gpu
-size=$(stat -c %s "$out/bundle.tar.gz")
+tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner -cz -f "$work/bundle.tar.gz" gpu
+size=$(stat -c %s "$work/bundle.tar.gz")
 printf '%s: %d.%d MiB, %d test binaries, commit %s\n' "$out/bundle.tar.gz" $((size >> 20)) $(((size >> 10) % 1024 * 10 / 1024)) \
     "$(wc -l <"$stage/packages")" "$(<"$stage/commit")"
 if ((size > limit)); then
     echo "too big: the limit is $((limit >> 20)) MiB" >&2
     exit 1
 fi
+mv "$work/bundle.tar.gz" "$out/bundle.tar.gz"

@@ -52,6 +52,8 @@ say() {
 
 now() { date +%s; }
 
+trim() { printf '%s' "${1#"${1%%[! ]*}"}"; }
+
 # A cache of our own, so that the first run is cold whatever the host has seen:
 # ours below XDG_CACHE_HOME, the driver's JIT cache in CUDA_CACHE_PATH.
 export XDG_CACHE_HOME=$tmp/cache CUDA_CACHE_PATH=$tmp/jit
@@ -102,7 +104,7 @@ collect_skips() { # package, log
     local line reason=
     while IFS= read -r line; do
         case $line in
-        *"--- SKIP: "*) printf '%s %s: %s\n' "$1" "${line#*--- SKIP: }" "${reason#"${reason%%[! ]*}"}" >>"$out/skipped.txt" ;;
+        *"--- SKIP: "*) printf '%s %s: %s\n' "$1" "${line#*--- SKIP: }" "$(trim "${reason:0:240}")" >>"$out/skipped.txt" ;;
         " "*.go:[0-9]*) reason=$line ;;
         esac
     done < <(grep -E -e '--- SKIP: |^ +[A-Za-z0-9_]+\.go:[0-9]+: ' "$2")
@@ -124,7 +126,7 @@ while IFS= read -r pkg; do
     skip=$(grep -c -- '--- SKIP: ' "$tmp/one.log")
     if ((rc != 0)); then
         while IFS= read -r line; do
-            failed+=("$pkg: ${line#"${line%%[! ]*}"}")
+            failed+=("$pkg: $(trim "$line")")
         done < <(grep -E -e '--- FAIL: |^panic: |^fatal error: |^SIG[A-Z]+: ' "$tmp/one.log" | head -n 20)
         ((fail > 0)) || failed+=("$pkg: exit $rc: $(tail -n 1 "$tmp/one.log")")
     fi
