@@ -25,24 +25,35 @@ import "sync"
 // caller's own, which saves a few nanoseconds where the caller already has
 // something pooled to keep it in.
 
-// Args is an argument list. purego's variadic SyscallN lets its slice escape,
-// so a list made in the call would be an allocation each time. The addresses
-// that stay behind in it are plain numbers and keep nothing alive. It serves
-// one call at a time.
-type Args [11]uintptr
+// Args is an argument list: what passes between Go and C in one call. It lives
+// on the heap, since the stack of a goroutine may move; a list made in the call
+// would be an allocation each time. The addresses that stay behind in it are
+// plain numbers and keep nothing alive. It serves one call at a time.
+//
+// The layout is known to call_linux_amd64.s.
+type Args struct {
+	fn uintptr
+	a  [11]uintptr
+	r  uintptr
+}
 
 var lists = sync.Pool{New: func() any { return new(Args) }}
 
 // Call0 calls fn without arguments.
-func Call0(fn Proc) uintptr { return call(fn, nil) }
+func Call0(fn Proc) uintptr {
+	a := lists.Get().(*Args)
+	r := a.call(fn, 0)
+	lists.Put(a)
+	return r
+}
 
 // Call1 calls fn with 1 argument.
 //
 //go:uintptrescapes
 func Call1(fn Proc, a0 uintptr) uintptr {
 	a := lists.Get().(*Args)
-	a[0] = a0
-	r := call(fn, a[:1])
+	a.a[0] = a0
+	r := a.call(fn, 1)
 	lists.Put(a)
 	return r
 }
@@ -51,8 +62,8 @@ func Call1(fn Proc, a0 uintptr) uintptr {
 //
 //go:uintptrescapes
 func (a *Args) Call1(fn Proc, a0 uintptr) uintptr {
-	a[0] = a0
-	return call(fn, a[:1])
+	a.a[0] = a0
+	return a.call(fn, 1)
 }
 
 // Call2 calls fn with 2 arguments.
@@ -60,8 +71,8 @@ func (a *Args) Call1(fn Proc, a0 uintptr) uintptr {
 //go:uintptrescapes
 func Call2(fn Proc, a0, a1 uintptr) uintptr {
 	a := lists.Get().(*Args)
-	a[0], a[1] = a0, a1
-	r := call(fn, a[:2])
+	a.a[0], a.a[1] = a0, a1
+	r := a.call(fn, 2)
 	lists.Put(a)
 	return r
 }
@@ -70,8 +81,8 @@ func Call2(fn Proc, a0, a1 uintptr) uintptr {
 //
 //go:uintptrescapes
 func (a *Args) Call2(fn Proc, a0, a1 uintptr) uintptr {
-	a[0], a[1] = a0, a1
-	return call(fn, a[:2])
+	a.a[0], a.a[1] = a0, a1
+	return a.call(fn, 2)
 }
 
 // Call3 calls fn with 3 arguments.
@@ -79,8 +90,8 @@ func (a *Args) Call2(fn Proc, a0, a1 uintptr) uintptr {
 //go:uintptrescapes
 func Call3(fn Proc, a0, a1, a2 uintptr) uintptr {
 	a := lists.Get().(*Args)
-	a[0], a[1], a[2] = a0, a1, a2
-	r := call(fn, a[:3])
+	a.a[0], a.a[1], a.a[2] = a0, a1, a2
+	r := a.call(fn, 3)
 	lists.Put(a)
 	return r
 }
@@ -89,8 +100,8 @@ func Call3(fn Proc, a0, a1, a2 uintptr) uintptr {
 //
 //go:uintptrescapes
 func (a *Args) Call3(fn Proc, a0, a1, a2 uintptr) uintptr {
-	a[0], a[1], a[2] = a0, a1, a2
-	return call(fn, a[:3])
+	a.a[0], a.a[1], a.a[2] = a0, a1, a2
+	return a.call(fn, 3)
 }
 
 // Call4 calls fn with 4 arguments.
@@ -98,8 +109,8 @@ func (a *Args) Call3(fn Proc, a0, a1, a2 uintptr) uintptr {
 //go:uintptrescapes
 func Call4(fn Proc, a0, a1, a2, a3 uintptr) uintptr {
 	a := lists.Get().(*Args)
-	a[0], a[1], a[2], a[3] = a0, a1, a2, a3
-	r := call(fn, a[:4])
+	a.a[0], a.a[1], a.a[2], a.a[3] = a0, a1, a2, a3
+	r := a.call(fn, 4)
 	lists.Put(a)
 	return r
 }
@@ -108,8 +119,8 @@ func Call4(fn Proc, a0, a1, a2, a3 uintptr) uintptr {
 //
 //go:uintptrescapes
 func (a *Args) Call4(fn Proc, a0, a1, a2, a3 uintptr) uintptr {
-	a[0], a[1], a[2], a[3] = a0, a1, a2, a3
-	return call(fn, a[:4])
+	a.a[0], a.a[1], a.a[2], a.a[3] = a0, a1, a2, a3
+	return a.call(fn, 4)
 }
 
 // Call5 calls fn with 5 arguments.
@@ -117,8 +128,8 @@ func (a *Args) Call4(fn Proc, a0, a1, a2, a3 uintptr) uintptr {
 //go:uintptrescapes
 func Call5(fn Proc, a0, a1, a2, a3, a4 uintptr) uintptr {
 	a := lists.Get().(*Args)
-	a[0], a[1], a[2], a[3], a[4] = a0, a1, a2, a3, a4
-	r := call(fn, a[:5])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4] = a0, a1, a2, a3, a4
+	r := a.call(fn, 5)
 	lists.Put(a)
 	return r
 }
@@ -127,8 +138,8 @@ func Call5(fn Proc, a0, a1, a2, a3, a4 uintptr) uintptr {
 //
 //go:uintptrescapes
 func (a *Args) Call5(fn Proc, a0, a1, a2, a3, a4 uintptr) uintptr {
-	a[0], a[1], a[2], a[3], a[4] = a0, a1, a2, a3, a4
-	return call(fn, a[:5])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4] = a0, a1, a2, a3, a4
+	return a.call(fn, 5)
 }
 
 // Call6 calls fn with 6 arguments.
@@ -136,8 +147,8 @@ func (a *Args) Call5(fn Proc, a0, a1, a2, a3, a4 uintptr) uintptr {
 //go:uintptrescapes
 func Call6(fn Proc, a0, a1, a2, a3, a4, a5 uintptr) uintptr {
 	a := lists.Get().(*Args)
-	a[0], a[1], a[2], a[3], a[4], a[5] = a0, a1, a2, a3, a4, a5
-	r := call(fn, a[:6])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4], a.a[5] = a0, a1, a2, a3, a4, a5
+	r := a.call(fn, 6)
 	lists.Put(a)
 	return r
 }
@@ -146,8 +157,8 @@ func Call6(fn Proc, a0, a1, a2, a3, a4, a5 uintptr) uintptr {
 //
 //go:uintptrescapes
 func (a *Args) Call6(fn Proc, a0, a1, a2, a3, a4, a5 uintptr) uintptr {
-	a[0], a[1], a[2], a[3], a[4], a[5] = a0, a1, a2, a3, a4, a5
-	return call(fn, a[:6])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4], a.a[5] = a0, a1, a2, a3, a4, a5
+	return a.call(fn, 6)
 }
 
 // Call7 calls fn with 7 arguments.
@@ -155,8 +166,8 @@ func (a *Args) Call6(fn Proc, a0, a1, a2, a3, a4, a5 uintptr) uintptr {
 //go:uintptrescapes
 func Call7(fn Proc, a0, a1, a2, a3, a4, a5, a6 uintptr) uintptr {
 	a := lists.Get().(*Args)
-	a[0], a[1], a[2], a[3], a[4], a[5], a[6] = a0, a1, a2, a3, a4, a5, a6
-	r := call(fn, a[:7])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4], a.a[5], a.a[6] = a0, a1, a2, a3, a4, a5, a6
+	r := a.call(fn, 7)
 	lists.Put(a)
 	return r
 }
@@ -165,8 +176,8 @@ func Call7(fn Proc, a0, a1, a2, a3, a4, a5, a6 uintptr) uintptr {
 //
 //go:uintptrescapes
 func (a *Args) Call7(fn Proc, a0, a1, a2, a3, a4, a5, a6 uintptr) uintptr {
-	a[0], a[1], a[2], a[3], a[4], a[5], a[6] = a0, a1, a2, a3, a4, a5, a6
-	return call(fn, a[:7])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4], a.a[5], a.a[6] = a0, a1, a2, a3, a4, a5, a6
+	return a.call(fn, 7)
 }
 
 // Call8 calls fn with 8 arguments.
@@ -174,8 +185,8 @@ func (a *Args) Call7(fn Proc, a0, a1, a2, a3, a4, a5, a6 uintptr) uintptr {
 //go:uintptrescapes
 func Call8(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7 uintptr) uintptr {
 	a := lists.Get().(*Args)
-	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7] = a0, a1, a2, a3, a4, a5, a6, a7
-	r := call(fn, a[:8])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4], a.a[5], a.a[6], a.a[7] = a0, a1, a2, a3, a4, a5, a6, a7
+	r := a.call(fn, 8)
 	lists.Put(a)
 	return r
 }
@@ -184,8 +195,8 @@ func Call8(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7 uintptr) uintptr {
 //
 //go:uintptrescapes
 func (a *Args) Call8(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7 uintptr) uintptr {
-	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7] = a0, a1, a2, a3, a4, a5, a6, a7
-	return call(fn, a[:8])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4], a.a[5], a.a[6], a.a[7] = a0, a1, a2, a3, a4, a5, a6, a7
+	return a.call(fn, 8)
 }
 
 // Call9 calls fn with 9 arguments.
@@ -193,8 +204,8 @@ func (a *Args) Call8(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7 uintptr) uintptr {
 //go:uintptrescapes
 func Call9(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8 uintptr) uintptr {
 	a := lists.Get().(*Args)
-	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8] = a0, a1, a2, a3, a4, a5, a6, a7, a8
-	r := call(fn, a[:9])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4], a.a[5], a.a[6], a.a[7], a.a[8] = a0, a1, a2, a3, a4, a5, a6, a7, a8
+	r := a.call(fn, 9)
 	lists.Put(a)
 	return r
 }
@@ -203,8 +214,8 @@ func Call9(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8 uintptr) uintptr {
 //
 //go:uintptrescapes
 func (a *Args) Call9(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8 uintptr) uintptr {
-	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8] = a0, a1, a2, a3, a4, a5, a6, a7, a8
-	return call(fn, a[:9])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4], a.a[5], a.a[6], a.a[7], a.a[8] = a0, a1, a2, a3, a4, a5, a6, a7, a8
+	return a.call(fn, 9)
 }
 
 // Call10 calls fn with 10 arguments.
@@ -212,8 +223,8 @@ func (a *Args) Call9(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8 uintptr) uintpt
 //go:uintptrescapes
 func Call10(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 uintptr) uintptr {
 	a := lists.Get().(*Args)
-	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9] = a0, a1, a2, a3, a4, a5, a6, a7, a8, a9
-	r := call(fn, a[:10])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4], a.a[5], a.a[6], a.a[7], a.a[8], a.a[9] = a0, a1, a2, a3, a4, a5, a6, a7, a8, a9
+	r := a.call(fn, 10)
 	lists.Put(a)
 	return r
 }
@@ -222,8 +233,8 @@ func Call10(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 uintptr) uintptr {
 //
 //go:uintptrescapes
 func (a *Args) Call10(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 uintptr) uintptr {
-	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9] = a0, a1, a2, a3, a4, a5, a6, a7, a8, a9
-	return call(fn, a[:10])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4], a.a[5], a.a[6], a.a[7], a.a[8], a.a[9] = a0, a1, a2, a3, a4, a5, a6, a7, a8, a9
+	return a.call(fn, 10)
 }
 
 // Call11 calls fn with 11 arguments.
@@ -231,8 +242,8 @@ func (a *Args) Call10(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 uintptr) u
 //go:uintptrescapes
 func Call11(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 uintptr) uintptr {
 	a := lists.Get().(*Args)
-	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10] = a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10
-	r := call(fn, a[:11])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4], a.a[5], a.a[6], a.a[7], a.a[8], a.a[9], a.a[10] = a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10
+	r := a.call(fn, 11)
 	lists.Put(a)
 	return r
 }
@@ -241,6 +252,6 @@ func Call11(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 uintptr) uintpt
 //
 //go:uintptrescapes
 func (a *Args) Call11(fn Proc, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 uintptr) uintptr {
-	a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10] = a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10
-	return call(fn, a[:11])
+	a.a[0], a.a[1], a.a[2], a.a[3], a.a[4], a.a[5], a.a[6], a.a[7], a.a[8], a.a[9], a.a[10] = a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10
+	return a.call(fn, 11)
 }

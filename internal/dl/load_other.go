@@ -19,6 +19,6 @@ func find(uintptr, string) (uintptr, error) { return 0, errors.ErrUnsupported }
 func fileOf(uintptr, uintptr) string { return "" }
 
 // call is never reached: without load there is no Proc to call.
-func call(Proc, []uintptr) uintptr {
+func (a *Args) call(Proc, int) uintptr {
 	panic("dl: call without a loaded library")
 }

@@ -4,6 +4,7 @@ package libcuda_test
 
 import (
 	"go/ast"
+	"go/build"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -362,10 +364,9 @@ func TestCandidates(t *testing.T) {
 	require.Empty(t, libcuda.Candidates("darwin"))
 }
 
-// The price of the seam, as the least of many short rounds. The aim is 100 ns
-// over C on an idle machine (BenchmarkSeamCall prints it); the bound leaves room
-// for one whose cores are shared with other work, and still catches a call that
-// goes through reflection or takes a lock that others hold.
+// The price of the seam, as the least of many short rounds so that a busy
+// machine does not show: 100 ns over C by our own trampoline, and what a loaded
+// machine may take of purego's SyscallN where that is in use.
 func TestSeamCallCost(t *testing.T) {
 	testenv.SkipUnlessOptimized(t)
 	d, hooks := standIn(t, "FAKE_QUIET")
@@ -382,5 +383,9 @@ func TestSeamCallCost(t *testing.T) {
 	}
 	over := (float64(best.Nanoseconds()) - bestC) / calls
 	t.Logf("seam call %.1f ns, in C %.1f ns, over C %.1f ns", float64(best.Nanoseconds())/calls, bestC/calls, over)
-	require.Less(t, over, 600.0)
+	most := 600.0
+	if runtime.GOOS == "linux" && runtime.GOARCH == "amd64" && slices.Contains(build.Default.ReleaseTags, "go1.26") && !slices.Contains(build.Default.ReleaseTags, "go1.27") {
+		most = 100
+	}
+	require.Less(t, over, most)
 }
