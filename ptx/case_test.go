@@ -88,14 +88,19 @@ func special(t dtype.Type) []uint64 {
 // buffers cheap. It is a prime, so that no vector or block repeats.
 const fillPeriod = 8191
 
+// repeat fills b with its first n bytes.
+func repeat(b []byte, n int) {
+	for ; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
+	}
+}
+
 // fill writes elements of t: a quarter special, a quarter any bits, half small
 // numbers, which is where rounding shows.
 func fill(b []byte, t dtype.Type, r *rand.Rand) {
 	if period := fillPeriod * t.Size(); len(b) > period {
 		fill(b[:period], t, r)
-		for n := period; n < len(b); n *= 2 {
-			copy(b[n:], b[:n])
-		}
+		repeat(b, period)
 		return
 	}
 	sp := special(t)

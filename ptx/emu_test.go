@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,12 +18,23 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/ptx/internal/isa"
 )
 
+var parsed = struct {
+	sync.Mutex
+	modules map[kernel.Module]*isa.Module
+}{modules: map[kernel.Module]*isa.Module{}}
+
 func compileEmbedded(t *testing.T, m kernel.Module, entry string) *emu.Kernel {
 	t.Helper()
-	text, err := Embedded(m)
-	require.NoError(t, err)
-	mod, err := isa.Parse(text)
-	require.NoError(t, err)
+	parsed.Lock()
+	defer parsed.Unlock()
+	mod := parsed.modules[m]
+	if mod == nil {
+		text, err := Embedded(m)
+		require.NoError(t, err)
+		mod, err = isa.Parse(text)
+		require.NoError(t, err)
+		parsed.modules[m] = mod
+	}
 	k, err := emu.Compile(mod, entry)
 	require.NoError(t, err)
 	return k
@@ -36,9 +48,11 @@ func newArena(count int) *arena {
 }
 
 func paint(b []byte) {
-	for i := range b {
-		b[i] = guardByte
+	if len(b) == 0 {
+		return
 	}
+	b[0] = guardByte
+	repeat(b, 1)
 }
 
 // slow is where a test costs ten times as much and can find little that it does
@@ -47,6 +61,10 @@ var slow = testenv.Race || !testenv.Optimized()
 
 // The PTX that ships, instruction by instruction, against the reference.
 func TestEmbeddedFold(t *testing.T) {
+	threads := 96
+	if slow {
+		threads = 5
+	}
 	for _, typ := range dtype.Types {
 		for _, op := range dtype.Ops {
 			entry := kernel.FoldEntry(typ, op)
@@ -68,7 +86,7 @@ func TestEmbeddedFold(t *testing.T) {
 						name := fmt.Sprintf("%s, %d elements, %s", entry, count, s.name)
 						c := a.newFold(typ, op, count, s, true, r)
 						before, host := bytes.Clone(a.dev), bytes.Clone(a.host)
-						require.NoError(t, k.Run(2, 96, c.f.Append(nil), a), name)
+						require.NoError(t, k.Run(2, threads, c.f.Append(nil), a), name)
 						c.check(t, name)
 						copy(c.dst, before[c.f.Dst-a.devAt:])
 						require.True(t, bytes.Equal(before, a.dev) && bytes.Equal(host, a.host), "%s: wrote outside of the destination", name)
@@ -105,9 +123,7 @@ func (a *arena) newCopy(n, dstOff, srcOff int, fromHost, toHost bool, r *rand.Ra
 	c.Bytes = uint64(n)
 	c.Src, src = a.place(n, srcOff, fromHost)
 	c.Dst, dst = a.place(n, dstOff, toHost)
-	for i := range src {
-		src[i] = byte(r.Uint32())
-	}
+	fill(src, dtype.Uint8, r)
 	return c, dst, src
 }
 

@@ -64,8 +64,8 @@ func TestUnknownModule(t *testing.T) {
 
 // The embedded files are what the generator writes.
 func TestGenerator(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiles every module")
+	if testing.Short() || slow {
+		t.Skip("compiles every module, which other runs do")
 	}
 	for _, tool := range []string{"clang-16", "go"} {
 		if _, err := exec.LookPath(tool); err != nil {
