@@ -54,18 +54,17 @@ func (r *Rank) Alloc(t Type, n int) (Buffer, error) {
 	if n == 0 {
 		return b, nil
 	}
+	r.memMu.Lock() // so that Close waits, and then frees this too
+	defer r.memMu.Unlock()
+	if r.mem == nil { // closed meanwhile
+		return Buffer{}, &Error{op, r.index, fmt.Errorf("group: %w", ErrClosed)}
+	}
 	var err error
 	r.g.relaxed(func() { m.mem, err = r.cc.Alloc(n * t.Size()) })
 	if err != nil {
 		return Buffer{}, &Error{op, r.index, err}
 	}
 	b.ptr = m.mem.Ptr()
-	r.memMu.Lock()
-	defer r.memMu.Unlock()
-	if r.mem == nil { // closed meanwhile
-		m.mem.Close()
-		return Buffer{}, &Error{op, r.index, fmt.Errorf("group: %w", ErrClosed)}
-	}
 	r.mem[m] = struct{}{}
 	return b, nil
 }

@@ -125,12 +125,6 @@ func (b Buffer) transfer(ctx context.Context, op string, data []byte, move bounc
 	if err := ctx.Err(); err != nil {
 		return &Error{op, r.index, err}
 	}
-	var capturing bool
-	if capturing, err = b.stream.Capturing(); err != nil {
-		return &Error{op, r.index, err}
-	} else if capturing {
-		return &Error{op, r.index, ErrCapturing}
-	}
 	bn := r.bounce
 	select {
 	case bn.turn <- struct{}{}:
@@ -140,6 +134,11 @@ func (b Buffer) transfer(ctx context.Context, op string, data []byte, move bounc
 	}
 	if err := g.usable(op); err != nil { // closed while it waited
 		return err
+	}
+	if capturing, err := b.stream.Capturing(); err != nil {
+		return &Error{op, r.index, err}
+	} else if capturing {
+		return &Error{op, r.index, ErrCapturing}
 	}
 	halves := bn.mem.Bytes()
 	half := func(i int) []byte { return halves[i*bounceHalf : (i+1)*bounceHalf] }
