@@ -10,11 +10,12 @@ import (
 
 // NormalBusID writes a bus id as the kernel does, "0000:01:00.0", lower case.
 // NVML writes the domain with 8 digits, CUDA and the kernel with 4, or more
-// where it needs them; a missing domain is 0 and a missing function too. It is
-// false for what is no bus id.
+// where it needs them; a missing domain is 0, or else a missing function is. It
+// is false for what is no bus id.
 func NormalBusID(s string) (id string, ok bool) {
 	parts := strings.Split(strings.TrimSpace(s), ":")
-	if len(parts) == 2 {
+	short := len(parts) == 2
+	if short {
 		parts = append([]string{"0"}, parts...)
 	}
 	if len(parts) != 3 {
@@ -22,6 +23,9 @@ func NormalBusID(s string) (id string, ok bool) {
 	}
 	device, function, dotted := strings.Cut(parts[2], ".")
 	if !dotted {
+		if short {
+			return "", false // "0000:01" is no more than a domain and a bus
+		}
 		function = "0"
 	}
 	var n [4]uint64

@@ -58,10 +58,11 @@ const (
 
 // String gives the letters of nvidia-smi topo -m.
 func (t Topology) String() string {
-	if t%10 != 0 {
+	levels := [...]string{"INT", "PIX", "PXB", "PHB", "NODE", "SYS"}
+	if t%10 != 0 || t/10 >= Topology(len(levels)) {
 		return fmt.Sprintf("level %d", uint32(t))
 	}
-	return name(uint32(t)/10, "level/10", "INT", "PIX", "PXB", "PHB", "NODE", "SYS")
+	return levels[t/10]
 }
 
 // DriverModel is nvmlDriverModel_t, of Windows.
@@ -88,7 +89,7 @@ func (a Architecture) String() string {
 		return "unknown"
 	}
 	return name(uint32(a), "architecture", "architecture 0", "architecture 1",
-		"kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell")
+		"kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "dla", "dla2", "rubin")
 }
 
 // Virtualization is nvmlGpuVirtualizationMode_t.
