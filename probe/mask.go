@@ -4,7 +4,9 @@ package probe
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -13,7 +15,7 @@ var (
 	// command lines write one.
 	uuidPattern = regexp.MustCompile(`(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
 	// CUDA_VISIBLE_DEVICES takes the first digits of one too.
-	prefixPattern = regexp.MustCompile(`(?i)\b(GPU|MIG)-[0-9a-f]{1,8}(?:-[0-9a-f]{0,12}){0,4}`)
+	prefixPattern = regexp.MustCompile(`(?i)\b(GPU|MIG)-[0-9a-f]{2,8}(?:-[0-9a-f]{1,12}){0,4}\b`)
 	// Who built a kernel or a module, and where: "(user@host)".
 	builderPattern = regexp.MustCompile(`\([^()@\s"\\]*@[^()\s"\\]*\)`)
 	// Where a person's files lie, in the path of a library.
@@ -44,9 +46,9 @@ func (f *Facts) Masked() (*Facts, error) {
 		if strings.HasPrefix(digits, maskedUUID[:8]) {
 			return s
 		}
-		for whole, to := range number {
+		for _, whole := range slices.Sorted(maps.Keys(number)) {
 			if strings.HasPrefix(whole, strings.ToLower(digits)) {
-				return kind + "-" + to
+				return kind + "-" + number[whole]
 			}
 		}
 		return kind + "-" + hidden
