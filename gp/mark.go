@@ -32,7 +32,7 @@ func (r *Rank) newMark() (*mark, api.Code) {
 		m.done.Store(false)
 		return m, api.Success
 	}
-	ev, c := r.g.api.EventCreate(api.EventDisableTiming | api.EventBlockingSync)
+	ev, c := r.g.api.EventCreate(api.EventDisableTiming)
 	if c != api.Success {
 		return nil, c
 	}

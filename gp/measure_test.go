@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -17,7 +18,9 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 	"github.com/geforce-p2p/geforce-p2p/gp"
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
 	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
+	"github.com/geforce-p2p/geforce-p2p/internal/hook"
 	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 )
 
@@ -86,6 +89,21 @@ func newLink(t *testing.T, cc *cuda.Context, n int) *link {
 		require.NoError(t, l.down.Close())
 	})
 	return l
+}
+
+// ceiling is the both-ways rate, of large copies or of a queue of 8 MiB pieces
+// each way, whichever is more: on some days the host does better with pieces.
+func (l *link) ceiling() float64 {
+	whole := l.run(true, true)
+	start := time.Now()
+	const piece = 8 << 20
+	for off := 0; off+piece <= l.n; off += piece {
+		require.NoError(l.t, l.up.MemcpyDtoH(unsafe.Add(l.host[0].Pointer(), off), l.dev[0].Ptr()+cuda.Ptr(off), piece))
+		require.NoError(l.t, l.down.MemcpyHtoD(l.dev[1].Ptr()+cuda.Ptr(off), unsafe.Add(l.host[1].Pointer(), off), piece))
+	}
+	require.NoError(l.t, l.up.Synchronize())
+	require.NoError(l.t, l.down.Synchronize())
+	return max(whole, float64(2*l.n)/time.Since(start).Seconds())
 }
 
 // run copies in the directions asked for and returns the bytes a second of
@@ -174,7 +192,7 @@ func TestMeasureCopy(t *testing.T) {
 	require.NoError(t, dst.Write(ctx, poison))
 	var ratio, both, up, down, rate, enq []float64
 	for i := range 9 {
-		u, dn, b := l.run(true, false), l.run(false, true), l.run(true, true)
+		u, dn, b := l.run(true, false), l.run(false, true), l.ceiling()
 		start := time.Now()
 		w, err := g.Copy(dst, src)
 		mid := time.Now()
@@ -202,6 +220,80 @@ func TestMeasureCopy(t *testing.T) {
 		"copy_1gib_enqueue_seconds": median(enq), "ceiling": map[bool]string{true: "both ways at once", false: "slower direction"}[sameCard],
 		"rounds": len(ratio), "points": points,
 	})
+}
+
+// TestMeasureBareCopy takes the time of a 4 KiB copy made with bare calls on the
+// seam, in the order in which Copy makes them, and of each call: what there is
+// to reach, and whether an event that a thread may sleep on costs more.
+func TestMeasureBareCopy(t *testing.T) {
+	d, g, report := measuring(t)
+	seam := hook.Seam(d)
+	r0, r1 := g.Ranks()[0], g.Ranks()[1]
+	src, err := r0.Alloc(gp.TypeUint8, 4096)
+	require.NoError(t, err)
+	dst, err := r1.Alloc(gp.TypeUint8, 4096)
+	require.NoError(t, err)
+	hm, err := r0.Context().HostAlloc(4096, 0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, hm.Close()) }()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	same := r0.Context().Same(r1.Context())
+	bind := func(r *gp.Rank) {
+		if !same {
+			require.Zero(t, seam.CtxSetCurrent(r.Context().Handle()))
+		}
+	}
+	require.Zero(t, seam.CtxPushCurrent(r0.Context().Handle()))
+	defer seam.CtxPopCurrent()
+	out := map[string]any{"gpu": r0.Name(), "same_card": same}
+	for name, flags := range map[string]api.EventFlag{"polled": api.EventDisableTiming, "blocking": api.EventDisableTiming | api.EventBlockingSync} {
+		bind(r0)
+		landed, c := seam.EventCreate(api.EventDisableTiming)
+		require.Zero(t, c)
+		bind(r1)
+		end, c := seam.EventCreate(flags)
+		require.Zero(t, c)
+		s0, s1 := r0.Stream().Handle(), r1.Stream().Handle()
+		names := []string{"d2h", "record", "wait", "h2d", "record_end", "done"}
+		times := make([][]float64, len(names)+1)
+		for i := range 600 {
+			var at [7]time.Duration
+			h := seam.Host()
+			bind(r0)
+			at[0] = h.Now()
+			c0 := seam.MemcpyDtoHAsync(hm.Pointer(), api.Ptr(src.Ptr()), 4096, s0)
+			at[1] = h.Now()
+			c1 := seam.EventRecord(landed, s0)
+			at[2] = h.Now()
+			bind(r1)
+			c2 := seam.StreamWaitEvent(s1, landed)
+			at[3] = h.Now()
+			c3 := seam.MemcpyHtoDAsync(api.Ptr(dst.Ptr()), hm.Pointer(), 4096, s1)
+			at[4] = h.Now()
+			c4 := seam.EventRecord(end, s1)
+			at[5] = h.Now()
+			for seam.EventQuery(end) == api.NotReady {
+			}
+			at[6] = h.Now()
+			require.Zero(t, c0|c1|c2|c3|c4)
+			if i < 100 {
+				continue
+			}
+			for k := range names {
+				times[k] = append(times[k], (at[k+1] - at[k]).Seconds())
+			}
+			times[len(names)] = append(times[len(names)], (at[6] - at[0]).Seconds())
+		}
+		for k, n := range names {
+			out[name+"_"+n+"_seconds"] = median(times[k])
+		}
+		out[name+"_total_seconds"] = median(times[len(names)])
+		require.Zero(t, seam.EventDestroy(landed))
+		require.Zero(t, seam.EventDestroy(end))
+	}
+	bind(r0)
+	report("bare_copy_4kib", out)
 }
 
 // TestMeasureFirstAllReduce takes the time of a process's first AllReduce from
@@ -272,7 +364,7 @@ func TestMeasureAllReduce(t *testing.T) {
 			var times, enq, ceil []float64
 			for i := range 30 {
 				if n == most && i%5 == 0 {
-					ceil = append(ceil, l.run(true, true))
+					ceil = append(ceil, l.ceiling())
 				}
 				start := time.Now()
 				w, err := g.With(gp.CallOptions{Algorithm: alg}).AllReduce([]gp.Buffer{bufs[0].Sub(0, n/4), bufs[1].Sub(0, n/4)}, gp.Sum)

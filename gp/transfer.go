@@ -38,7 +38,7 @@ func newBounce(cc *cuda.Context) (_ *bounce, err error) {
 		return nil, err
 	}
 	for i := range b.ev {
-		if b.ev[i], err = cc.NewEvent(cuda.EventDisableTiming | cuda.EventBlockingSync); err != nil {
+		if b.ev[i], err = cc.NewEvent(cuda.EventDisableTiming); err != nil {
 			return nil, err
 		}
 	}
