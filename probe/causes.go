@@ -378,7 +378,7 @@ var causes = []Cause{
 	},
 	{
 		ID: UnknownWhy, Kind: KindBlock, Patch: PatchMaybe,
-		Short:    "unknown",
+		Short:    "the reason is not known",
 		Sentence: "What could be read does not decide.",
 		Do:       "see the list of what could not be read; often it helps to run the probe as root and outside of containers.",
 	},

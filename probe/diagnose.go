@@ -676,8 +676,11 @@ func (j *judgement) lacks(s signal) {
 
 func (d *diagnosis) pair(p, back *Pair, guest *Finding) PairReport {
 	j := &judgement{d: d, a: &d.gpus[p.From], b: &d.gpus[p.To], p: p, back: back}
-	r := PairReport{From: p.From, To: p.To}
+	r := PairReport{From: p.From, To: p.To, Read: p.Read.Or(""), Write: p.Write.Or("")}
 	can, asked := p.CanAccess.Get()
+	if asked {
+		r.CanAccess = &can
+	}
 	if t, ok := p.Transfer.Get(); ok {
 		r.Transfer = &t
 	}

@@ -71,6 +71,11 @@ type PairReport struct {
 	To       int   `json:"to"`
 	State    State `json:"state"`
 	Verified bool  `json:"verified"` // a checked transfer passed
+	// CanAccess is CUDA's word, nil where it could not be asked; Read and Write
+	// are NVML's, "" where it could not be asked.
+	CanAccess *bool     `json:"can_access"`
+	Read      P2PStatus `json:"nvml_read,omitzero"`
+	Write     P2PStatus `json:"nvml_write,omitzero"`
 	// Headline is the first cause, and Findings are all of them, in the order of
 	// the table.
 	Headline CauseID   `json:"headline"`
