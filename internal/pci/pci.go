@@ -172,7 +172,7 @@ func (d Device) IOMMU() (group, kind string, err error) {
 // link is the last element of what a link in the device's directory points to,
 // "" if there is no such link but the device's directory is there.
 func (d Device) link(file string) (string, error) {
-	to, err := fs.ReadLink(d.fsys, d.name(file))
+	to, err := readLink(d.fsys, d.name(file))
 	if errors.Is(err, fs.ErrNotExist) {
 		if !d.Exists() {
 			return "", fmt.Errorf("%s: %w", d.Path(""), fs.ErrNotExist)
@@ -186,6 +186,16 @@ func (d Device) link(file string) (string, error) {
 		return "", fmt.Errorf("%s: a link of %d bytes", d.Path(file), len(to))
 	}
 	return path.Base(to), nil
+}
+
+// errNoLinks is the answer of a file system without links, such as an archive.
+var errNoLinks = errors.New("this file system has no links")
+
+func readLink(fsys fs.FS, name string) (string, error) {
+	if _, ok := fsys.(fs.ReadLinkFS); !ok {
+		return "", errNoLinks
+	}
+	return fs.ReadLink(fsys, name)
 }
 
 func (d Device) text(file string) (string, error) { return readText(d.fsys, d.name(file)) }

@@ -4,7 +4,6 @@ package pci
 
 import (
 	"fmt"
-	"io/fs"
 	"strings"
 )
 
@@ -15,7 +14,7 @@ const maxDepth = 256
 // ("pci0000:40") and the bridges from the root port down, without the device.
 // Two devices of different roots hang off different host bridges.
 func (d Device) Route() (root string, bridges []Device, err error) {
-	to, err := fs.ReadLink(d.fsys, d.name(""))
+	to, err := readLink(d.fsys, d.name(""))
 	if err != nil {
 		return "", nil, err
 	}
