@@ -13,6 +13,7 @@ package p2pcheck
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -160,7 +161,9 @@ func Prove(ctx context.Context, src, dst *cuda.Context, opts Options) (res Resul
 		}()
 	}
 
-	c := check{ctx: ctx, src: src, dst: dst, rng: rand.New(rand.NewPCG(opts.Seed, opts.Seed>>32))}
+	var seed [32]byte
+	binary.LittleEndian.PutUint64(seed[:], opts.Seed)
+	c := check{ctx: ctx, src: src, dst: dst, rng: rand.NewChaCha8(seed)}
 	defer func() {
 		if res.Verdict != TimedOut {
 			err = errors.Join(err, c.close())
@@ -193,7 +196,7 @@ type check struct {
 	from, to   *cuda.Memory
 	stream     *cuda.Stream
 	start, end *cuda.Event
-	rng        *rand.Rand
+	rng        *rand.ChaCha8 // tens of megabytes for each direction of each pair
 
 	pattern, poison, got []byte
 }
@@ -240,13 +243,15 @@ func (c *check) close() error {
 // is none of 0 and the byte that lies at the destination before.
 func (c *check) transfer(n, rounds int) (Result, error) {
 	pattern, poison, got := c.pattern[:n], c.poison[:n+guard], c.got[:n+guard]
-	for i := range pattern {
-		pattern[i] = byte(1 + c.rng.IntN(255))
-	}
-	for i := range poison {
-		poison[i] = byte(1 + c.rng.IntN(255))
-		if i < n && poison[i] == pattern[i] {
-			poison[i] ^= 0x80 // stays different, and 0 only where the pattern is 0x80
+	c.rng.Read(pattern)
+	c.rng.Read(poison)
+	for i, b := range pattern {
+		if b == 0 {
+			b = 0xa5
+			pattern[i] = b
+		}
+		if poison[i] == b {
+			poison[i] ^= 0x80
 		}
 	}
 	if err := c.src.MemcpyHtoD(c.from.Ptr(), pattern); err != nil {
