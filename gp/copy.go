@@ -33,7 +33,7 @@ func (o Ops) With(c CallOptions) Ops {
 // Between ranks the bytes go through pinned host memory in pieces, so that the
 // source's link and the destination's are busy at once and both directions of a
 // pair run at the same time; where P2P is proven for the direction they go
-// directly (cuMemcpyPeerAsync).
+// directly (cuMemcpyPeerAsync), until the driver refuses that.
 func (o Ops) Copy(dst, src Buffer) (Work, error) {
 	const op = "copy"
 	g := o.g
@@ -58,14 +58,30 @@ func (o Ops) Copy(dst, src Buffer) (Work, error) {
 	case o.o.Algorithm != AlgorithmAuto:
 		return Work{}, argument(op, dst.rank.index, "a copy has routes, not the algorithm %q", o.o.Algorithm)
 	}
-	route, err := g.route(op, dst.rank, src.rank, o.o.Route)
-	if err != nil {
-		return Work{}, err
-	}
 
 	g.lock()
 	defer g.unlock()
 	if err := g.usable(op); err != nil {
+		return Work{}, err
+	}
+	w, err := o.copy(dst, src)
+	if g.run.refused {
+		g.run.refused = false
+		g.p2p[src.rank.index][dst.rank.index] = false
+		if o.o.Route != RouteDirect {
+			g.log.Warn("gp: the driver refuses a peer copy: copies are staged from now on", "from", src.rank.index, "to", dst.rank.index, "error", err)
+			return o.copy(dst, src)
+		}
+	}
+	return w, err
+}
+
+// copy is Copy of what fits together. The group's lock is held.
+func (o Ops) copy(dst, src Buffer) (Work, error) {
+	const op = "copy"
+	g := o.g
+	route, err := g.route(op, dst.rank, src.rank, o.o.Route)
+	if err != nil {
 		return Work{}, err
 	}
 	x := &g.run
@@ -107,7 +123,8 @@ func (o Ops) Copy(dst, src Buffer) (Work, error) {
 	return w, nil
 }
 
-// route chooses the way of a copy, or judges the one that was asked for.
+// route chooses the way of a copy, or judges the one that was asked for. The
+// group's lock is held.
 func (g *Group) route(op string, dst, src *Rank, want Route) (Route, error) {
 	best := RouteStaged
 	switch {
@@ -162,7 +179,7 @@ func (g *Group) enqueue(x *run, algorithm string) (Work, error) {
 		enqueued, err = true, g.callError(x.op, x.rank[0], "cuCtxPopCurrent", c)
 	}
 	if err != nil {
-		if enqueued {
+		if enqueued && !x.refused {
 			g.fail(err)
 		}
 		g.abandon(o)

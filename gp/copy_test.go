@@ -45,14 +45,18 @@ func TestStagedCopyOrder(t *testing.T) {
 	}
 }
 
-func copyOrder(t *testing.T, d *cuda.Driver, p placement, chunk, rounds int) {
+func copyOrder(t *testing.T, d *cuda.Driver, p placement, chunk, rounds int, edit ...func(*gp.Options)) {
 	const slots = 3 // the default
 	const guard = 61
 	sizes := []int{0, 1, chunk - 1, chunk, chunk + 1, 2*chunk*slots + 7}
 	most := sizes[len(sizes)-1]
 	cell := most + 2*guard // what a copy finds at its destination, with its surroundings
 
-	g := group(t, d, 3)
+	opts := options(t, d, 3)
+	for _, e := range edit {
+		e(&opts)
+	}
+	g := open(t, opts)
 	ranks := g.Ranks()
 	pairs := [][2]int{{0, 1}, {0, 2}, {1, 0}, {0, 0}} // from, to
 	type end struct {

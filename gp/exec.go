@@ -32,12 +32,15 @@ type run struct {
 	fences  [][]*mark // who used the rank's regions before
 	// staging says that host holds the caller's own memory, not regions.
 	staging bool
+	// refused says that the driver did not take a peer copy, and that the
+	// context is as good as before: nothing has moved, streams were ordered.
+	refused bool
 
 	bind binder
 }
 
 func (x *run) reset(op string, pr *program, n int) {
-	x.op, x.prog, x.staging = op, pr, false
+	x.op, x.prog, x.staging, x.refused = op, pr, false, false
 	x.rank = resize(x.rank, n)
 	x.in, x.out = resize(x.in, n), resize(x.out, n)
 	x.stream, x.other, x.otherRank = resize(x.stream, n), resize(x.other, n), resize(x.otherRank, n)
@@ -330,8 +333,9 @@ func (g *Group) step(x *run, in *instr) (string, api.Code) {
 	case iLocal:
 		return "cuMemcpyDtoDAsync", d.MemcpyDtoDAsync(x.deviceAddr(in.dst), x.deviceAddr(in.src), in.n, q)
 	case iPeer:
-		return "cuMemcpyPeerAsync", d.MemcpyPeerAsync(x.deviceAddr(in.dst), x.rank[in.dst.rank].ctx,
-			x.deviceAddr(in.src), rk.ctx, in.n, q)
+		c := d.MemcpyPeerAsync(x.deviceAddr(in.dst), x.rank[in.dst.rank].ctx, x.deviceAddr(in.src), rk.ctx, in.n, q)
+		x.refused = c != api.Success && !c.Sticky() && len(x.prog.plan.Steps) == 1
+		return "cuMemcpyPeerAsync", c
 	case iFold:
 		f := &x.prog.folds[in.foldIdx]
 		f.params.Dst = uint64(x.mapped(in.dst, rk))

@@ -11,6 +11,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -147,11 +148,11 @@ func generator(parts ...any) *rand.Rand {
 }
 
 func randomBytes(r *rand.Rand, n int) []byte {
-	b := make([]byte, n+8)
-	for i := 0; i < n; i += 8 {
-		binary.LittleEndian.PutUint64(b[i:], r.Uint64())
-	}
-	return b[:n]
+	var seed [32]byte
+	binary.LittleEndian.PutUint64(seed[:], r.Uint64())
+	b := make([]byte, n)
+	rand.NewChaCha8(seed).Read(b)
+	return b
 }
 
 // specials are float32 bits that every type's conversion has something to say about.
@@ -163,6 +164,9 @@ var specials = []uint32{
 // of the floats, the special ones.
 func randomElements(r *rand.Rand, typ gp.Type, n int) []byte {
 	size := typ.Size()
+	if n > 1<<16+1 { // that many again and again
+		return tile(randomElements(r, typ, 1<<16+1), n*size)
+	}
 	b := randomBytes(r, n*size)
 	for i := range n {
 		at := b[i*size:]
@@ -194,6 +198,15 @@ func randomElements(r *rand.Rand, typ gp.Type, n int) []byte {
 		}
 	}
 	return b
+}
+
+// tile is n bytes of b's, over and over.
+func tile(b []byte, n int) []byte {
+	out := make([]byte, n)
+	for at := 0; at < n; {
+		at += copy(out[at:], b)
+	}
+	return out
 }
 
 func isNaN(typ gp.Type, e []byte) bool {
@@ -352,13 +365,23 @@ func init() {
 	})
 }
 
-// pattern is what a producer leaves.
+// pattern is what a producer leaves: byte i is i*131 + i/256*7 + seed*29.
 func pattern(n, seed int) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(i*131 + (i>>8)*7 + seed*29)
+	patterns.Lock()
+	defer patterns.Unlock()
+	p := &patterns.of[byte(seed)]
+	if *p == nil {
+		*p = make([]byte, 1<<16) // then it starts anew
+		for i := range *p {
+			(*p)[i] = byte(i*131 + (i>>8)*7 + seed*29)
+		}
 	}
-	return b
+	return tile(*p, n)
+}
+
+var patterns struct {
+	sync.Mutex
+	of [256][]byte // by seed, of which as much counts
 }
 
 func newProducer(t testing.TB, cc *cuda.Context) *producer {
