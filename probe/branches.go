@@ -133,12 +133,13 @@ func (t *Branches) Advise(installed string, minSeries int) Advice {
 		if w[0] < minSeries {
 			continue
 		}
-		best := &other
-		if w[0] == v[0] {
-			best = &same
-		}
-		if *best == nil || nearer(v, w, parseVersion((*best).Version)) {
-			*best = b
+		switch {
+		case w[0] == v[0]:
+			if same == nil || nearer(v, w, parseVersion(same.Version)) {
+				same = b
+			}
+		case other == nil || preferred(v[0], b, other):
+			other = b
 		}
 	}
 	switch {
@@ -160,8 +161,8 @@ func (t *Branches) Advise(installed string, minSeries int) Advice {
 	return a
 }
 
-// nearer tells whether a lies nearer to v than b does: by series, then by
-// branch, then by the last number. Of two as near the newer is taken.
+// nearer tells whether a lies nearer to v than b does, of one series: by the
+// second number, then by the last. Of two as near the newer is taken.
 func nearer(v, a, b []int) bool {
 	for i := range v {
 		da, db := abs(a[i]-v[i]), abs(b[i]-v[i])
@@ -173,6 +174,22 @@ func nearer(v, a, b []int) bool {
 		}
 	}
 	return false
+}
+
+// preferred tells whether a is a better branch than b for a driver of a series
+// that has none: of a nearer series, or one that was seen, or a newer one.
+func preferred(series int, a, b *Branch) bool {
+	va, vb := parseVersion(a.Version), parseVersion(b.Version)
+	if da, db := abs(va[0]-series), abs(vb[0]-series); da != db {
+		return da < db
+	}
+	if va[0] != vb[0] {
+		return va[0] > vb[0]
+	}
+	if a.Known != b.Known {
+		return a.Known == "refs"
+	}
+	return slices.Compare(va, vb) > 0
 }
 
 func abs(n int) int {
