@@ -123,8 +123,11 @@ func (d *diagnosis) machine() {
 	switch {
 	case cuda.Usable || cuda.Skipped:
 	case cuda.Path == "":
-		fi := find(DriverMissing, Evidence{Text: "libcuda: " + orElse(cuda.Error, "not found"), Source: strings.Join(cuda.Tried, ", ")})
-		block(fi)
+		ev := Evidence{Text: "libcuda: " + cuda.Error}
+		if cuda.Error == "" { // the error tells what was tried
+			ev = Evidence{Text: "libcuda: not found", Source: strings.Join(cuda.Tried, ", ")}
+		}
+		block(find(DriverMissing, ev))
 	case cuda.Code == cudaStub:
 		block(find(StubLibrary, Evidence{Text: "cuInit answers 34 (CUDA_ERROR_STUB_LIBRARY)", Source: cuda.Path}))
 	case cuda.Code == cudaMPS:
@@ -179,7 +182,7 @@ func (d *diagnosis) machine() {
 			block(find(CUDAUnusable, ev))
 		}
 	}
-	if cuda.Usable && len(f.Devices) == 0 {
+	if len(f.Devices) == 0 {
 		d.add(find(NoGPU))
 	}
 	if cuda.Skipped {
@@ -219,7 +222,7 @@ func orElse(s, d string) string {
 // nodes looks at /dev. A node that is not right matters where CUDA does not
 // start; else it is left alone.
 func (d *diagnosis) nodes(block func(Finding)) {
-	if d.f.CUDA.Usable {
+	if d.f.CUDA.Usable || d.f.CUDA.Path == "" && len(d.f.Devices) == 0 {
 		return
 	}
 	var ev []Evidence
@@ -1219,11 +1222,16 @@ func describeDriver(f *Facts) string {
 func describeLibrary(l *Library) string {
 	switch {
 	case l.Usable:
-		return l.Version.Or("version unknown")
+		text := l.Version.Or("version unknown")
+		if l.InitSeconds > 0 {
+			text += fmt.Sprintf(", started in %.0f ms", l.InitSeconds*1e3)
+		}
+		return text
 	case l.Skipped:
 		return "not asked"
 	case l.Code != 0:
 		return fmt.Sprintf("unusable, error %d: %s", l.Code, orElse(l.Error, "no text"))
 	}
-	return orElse(l.Error, "not found")
+	text, _, _ := strings.Cut(l.Error, "; tried")
+	return orElse(text, "not found")
 }

@@ -34,7 +34,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	t.topology()
 	t.transfers()
 	t.missing()
-	if r.Branch != nil {
+	if r.Branch != nil && r.Branch.Installed != "" {
 		t.printf("\nPatch\n")
 		t.wrap("  ", r.Branch.Text+". Read PATCH.md before anything else.")
 	}
@@ -90,7 +90,9 @@ func (t *textWriter) wrap(lead, text string) {
 
 func (t *textWriter) head() {
 	r := t.r
-	t.printf("driver  %s\nCUDA    %s\nNVML    %s\n", r.Driver, r.CUDA, r.NVML)
+	t.wrap("driver  ", r.Driver)
+	t.wrap("CUDA    ", r.CUDA)
+	t.wrap("NVML    ", r.NVML)
 	if r.Taken != "" {
 		t.printf("taken   %s\n", r.Taken)
 	}
@@ -387,7 +389,21 @@ func (t *textWriter) missing() {
 		return
 	}
 	t.printf("\nNot read\n")
+	// What differs in the address of the device only shares a line.
+	var list []Missing
 	for _, m := range t.r.Unknown {
+		key := busPattern.ReplaceAllString(m.Why, "BUS")
+		at := slices.IndexFunc(list, func(o Missing) bool {
+			return o.Signal == m.Signal && busPattern.ReplaceAllString(o.Why, "BUS") == key
+		})
+		if at < 0 {
+			list = append(list, m)
+		} else {
+			list[at].Why = key
+			list[at].Count += m.Count
+		}
+	}
+	for _, m := range list {
 		text := m.Signal + ": " + m.Why
 		if m.Count > 1 {
 			text += fmt.Sprintf(" (%d times)", m.Count)
