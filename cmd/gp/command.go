@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os/exec"
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
+	"github.com/geforce-p2p/geforce-p2p/probe"
 )
 
 // Exit codes.
@@ -26,6 +28,8 @@ type environment struct {
 	root           fs.FS // the machine's "/"
 	openDriver     func() (*cuda.Driver, error)
 	openSim        func(name string) (d *cuda.Driver, closeMachine func() error, err error)
+	collect        func(context.Context, probe.Options) (*probe.Facts, error) // nil: probe.Collect
+	child          func() (*exec.Cmd, error)                                  // of probe --verify; nil: this program
 }
 
 // A command is a subcommand.
@@ -39,7 +43,7 @@ type command struct {
 }
 
 // commands in the order in which help lists them.
-var commands = []*command{selftestCommand}
+var commands = []*command{selftestCommand, probeCommand}
 
 // usageError is a call that cannot be right: exit 2.
 type usageError struct{ error }
@@ -90,6 +94,10 @@ func (e *environment) run(ctx context.Context, args []string) int {
 	isUsage := errors.As(err, &usage)
 	if !errors.Is(err, errReported) {
 		fmt.Fprintf(e.stderr, "gp %s: %v\n", c.name, err)
+	}
+	var coded codedError
+	if errors.As(err, &coded) {
+		return coded.code
 	}
 	if isUsage {
 		fmt.Fprintf(e.stderr, "usage: gp %s\n", c.usage)
