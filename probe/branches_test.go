@@ -3,6 +3,10 @@
 package probe
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -77,6 +81,18 @@ func TestLoadBranches(t *testing.T) {
 	} {
 		_, err := LoadBranches(strings.NewReader(text))
 		require.Error(t, err, name)
+	}
+}
+
+// PATCH.md lists what the table has.
+func TestPatchPageHasEveryBranch(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "PATCH.md"))
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("not run in the source tree")
+	}
+	require.NoError(t, err)
+	for _, b := range PublishedBranches().List {
+		require.Contains(t, string(page), b.Version)
 	}
 }
 

@@ -3,10 +3,11 @@
 // Command gp works with the GPUs of this machine, or with simulated ones.
 //
 //	gp selftest     copy, all-reduce and all-gather random data and check every byte
+//	gp probe        say for every pair of GPUs why P2P is off, and what would turn it on
 //	gp help [NAME]  what a subcommand does and takes
 //
 // It exits 0 if all went well, 1 if something failed and 2 if it was called
-// wrongly.
+// wrongly; a subcommand's help names what else it exits with.
 package main
 
 import (
