@@ -200,8 +200,8 @@ func (g *Group) refuseCapture(x *run) error {
 					break
 				}
 			}
-			if c := b.to(owner.ctx); c != api.Success {
-				return g.callError(x.op, owner, "cuCtxPushCurrent", c)
+			if call, c := b.to(owner.ctx); c != api.Success {
+				return g.callError(x.op, owner, call, c)
 			}
 			status, c := g.api.StreamIsCapturing(s)
 			switch {
@@ -238,7 +238,6 @@ func (g *Group) order(x *run, hub int, algorithm string) (Work, error) {
 
 func (g *Group) orderCalls(x *run, hub int, o *operation) (string, int, api.Code) {
 	d := g.api
-	to := func(r int, c api.Context) (string, int, api.Code) { return "cuCtxPushCurrent", r, x.bind.to(c) }
 	// all calls f for each stream of the callers' but the hub's.
 	all := func(f func(r int, owner *Rank, s api.Stream) (string, api.Code)) (string, int, api.Code) {
 		for r := range x.rank {
@@ -250,8 +249,8 @@ func (g *Group) orderCalls(x *run, hub int, o *operation) (string, int, api.Code
 				if owner == nil || s == x.stream[hub] && owner.ctx == x.rank[hub].ctx {
 					continue
 				}
-				if call, at, c := to(r, owner.ctx); c != api.Success {
-					return call, at, c
+				if call, c := x.bind.to(owner.ctx); c != api.Success {
+					return call, r, c
 				}
 				if call, c := f(r, owner, s); c != api.Success {
 					return call, r, c
@@ -264,15 +263,15 @@ func (g *Group) orderCalls(x *run, hub int, o *operation) (string, int, api.Code
 		if c := d.EventRecord(owner.fenceEvent, s); c != api.Success {
 			return "cuEventRecord", c
 		}
-		if call, _, c := to(hub, x.rank[hub].ctx); c != api.Success {
+		if call, c := x.bind.to(x.rank[hub].ctx); c != api.Success {
 			return call, c
 		}
 		return "cuStreamWaitEvent", d.StreamWaitEvent(x.stream[hub], owner.fenceEvent)
 	}); c != api.Success {
 		return call, at, c
 	}
-	if call, at, c := to(hub, x.rank[hub].ctx); c != api.Success {
-		return call, at, c
+	if call, c := x.bind.to(x.rank[hub].ctx); c != api.Success {
+		return call, hub, c
 	}
 	m, c := x.rank[hub].newMark()
 	if c != api.Success {

@@ -70,28 +70,27 @@ type binder struct {
 	pushed bool
 }
 
-func (b *binder) to(c api.Context) api.Code {
+func (b *binder) to(c api.Context) (call string, code api.Code) {
 	if !b.asked {
 		cur, code := b.api.CtxGetCurrent()
 		if code != api.Success {
-			return code
+			return "cuCtxGetCurrent", code
 		}
 		b.was, b.cur, b.asked = cur, cur, true
 	}
 	if b.cur == c {
-		return api.Success
+		return "", api.Success
 	}
-	var code api.Code
 	if b.pushed {
-		code = b.api.CtxSetCurrent(c)
+		call, code = "cuCtxSetCurrent", b.api.CtxSetCurrent(c)
 	} else {
-		code = b.api.CtxPushCurrent(c)
+		call, code = "cuCtxPushCurrent", b.api.CtxPushCurrent(c)
 		b.pushed = code == api.Success
 	}
 	if code == api.Success {
 		b.cur = c
 	}
-	return code
+	return call, code
 }
 
 func (b *binder) restore() api.Code {
@@ -206,8 +205,8 @@ func (g *Group) prepare(x *run) error {
 	for r, n := range pr.events {
 		rk := x.rank[r]
 		for len(rk.planEvents) < n {
-			if c := x.bind.to(rk.ctx); c != api.Success {
-				return g.callError(x.op, rk, "cuCtxPushCurrent", c)
+			if call, c := x.bind.to(rk.ctx); c != api.Success {
+				return g.callError(x.op, rk, call, c)
 			}
 			ev, c := g.api.EventCreate(api.EventDisableTiming)
 			if c != api.Success {
@@ -244,8 +243,8 @@ func (g *Group) enter(x *run, r int) (string, api.Code) {
 			return call, c
 		}
 	}
-	if c := x.bind.to(rk.ctx); c != api.Success {
-		return "cuCtxPushCurrent", c
+	if call, c := x.bind.to(rk.ctx); c != api.Success {
+		return call, c
 	}
 	for lane := range uint8(plan.Lanes) {
 		if !used[lane] {
@@ -273,14 +272,14 @@ func (g *Group) enter(x *run, r int) (string, api.Code) {
 // again at once.
 func (g *Group) fence(x *run, r int, owner *Rank, s api.Stream) (string, api.Code) {
 	d := g.api
-	if c := x.bind.to(owner.ctx); c != api.Success {
-		return "cuCtxPushCurrent", c
+	if call, c := x.bind.to(owner.ctx); c != api.Success {
+		return call, c
 	}
 	if c := d.EventRecord(owner.fenceEvent, s); c != api.Success {
 		return "cuEventRecord", c
 	}
-	if c := x.bind.to(x.rank[r].ctx); c != api.Success {
-		return "cuCtxSetCurrent", c
+	if call, c := x.bind.to(x.rank[r].ctx); c != api.Success {
+		return call, c
 	}
 	for lane, used := range x.prog.uses[r].queue {
 		if used {
@@ -317,8 +316,8 @@ func (r *Rank) owns(q api.Stream) bool {
 // step makes one driver call.
 func (g *Group) step(x *run, in *instr) (string, api.Code) {
 	d, rk := g.api, x.rank[in.rank]
-	if c := x.bind.to(rk.ctx); c != api.Success {
-		return "cuCtxSetCurrent", c
+	if call, c := x.bind.to(rk.ctx); c != api.Success {
+		return call, c
 	}
 	q := x.queue(int(in.rank), in.lane)
 	switch in.kind {
@@ -384,8 +383,8 @@ func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
 		if implied && q == x.stream[r] && x.otherRank[r] == nil {
 			continue
 		}
-		if c := x.bind.to(rk.ctx); c != api.Success {
-			return "cuCtxSetCurrent", c
+		if call, c := x.bind.to(rk.ctx); c != api.Success {
+			return call, c
 		}
 		m, c := rk.newMark()
 		if c != api.Success {
@@ -401,8 +400,8 @@ func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
 			}
 		}
 		if other := x.otherRank[r]; other != nil {
-			if c := x.bind.to(other.ctx); c != api.Success {
-				return "cuCtxSetCurrent", c
+			if call, c := x.bind.to(other.ctx); c != api.Success {
+				return call, c
 			}
 			if c := d.StreamWaitEvent(x.other[r], m.ev); c != api.Success {
 				return "cuStreamWaitEvent", c
@@ -431,8 +430,7 @@ func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
 func (r *Rank) bound(f func(d api.Driver) (string, api.Code)) (call string, code api.Code) {
 	r.g.relaxed(func() {
 		b := binder{api: r.g.api}
-		if code = b.to(r.ctx); code != api.Success {
-			call = "cuCtxPushCurrent"
+		if call, code = b.to(r.ctx); code != api.Success {
 			return
 		}
 		call, code = f(r.g.api)

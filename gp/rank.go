@@ -226,14 +226,14 @@ func (r *Rank) needScratch(x *run) error {
 	n := alignUp(uint64(r.g.opts.PinnedBytes), arenaAlign)
 	call, c := r.bound(func(d api.Driver) (string, api.Code) {
 		p, c := d.MemAlloc(n)
-		r.scratchBase = p
+		if c == api.Success {
+			r.scratchBase, r.scratch.size = p, n
+		}
 		return "cuMemAlloc", c
 	})
 	if c != api.Success {
-		r.scratchBase = 0
 		return r.g.callError(x.op, r, call, c)
 	}
-	r.scratch.size = n
 	return nil
 }
 

@@ -33,7 +33,11 @@ type operation struct {
 	mu    sync.Mutex
 	gen   uint64
 	marks []*mark
-	err   error
+	// besides are ranks whose end the marks imply, one for each context that no
+	// mark is of. If one of those is lost, the marks may still be reached, or
+	// never: only asking it tells.
+	besides []*Rank
+	err     error
 }
 
 // operations are those of a group. The group's lock guards it.
@@ -76,8 +80,29 @@ func (g *Group) begin(name, algorithm string) *operation {
 	return o
 }
 
-// commit makes the operation visible and returns its Work.
+// covers tells whether asking after the operation asks after a context.
+func (o *operation) covers(c api.Context) bool {
+	for _, m := range o.marks {
+		if m.rank.ctx == c {
+			return true
+		}
+	}
+	for _, r := range o.besides {
+		if r.ctx == c {
+			return true
+		}
+	}
+	return false
+}
+
+// commit makes the operation, which the group's run has enqueued, visible and
+// returns its Work.
 func (g *Group) commit(o *operation) Work {
+	for _, r := range g.run.rank {
+		if !o.covers(r.ctx) {
+			o.besides = append(o.besides, r)
+		}
+	}
 	o.finished.Store(false)
 	g.ops.open = append(g.ops.open, o)
 	return Work{o, o.gen}
@@ -88,7 +113,7 @@ func (g *Group) abandon(o *operation) {
 	for _, m := range o.marks {
 		m.release()
 	}
-	o.marks = o.marks[:0]
+	o.marks, o.besides = o.marks[:0], o.besides[:0]
 	g.ops.free = append(g.ops.free, o)
 }
 
@@ -104,7 +129,7 @@ func (o *operation) recycle() bool {
 		m.release()
 	}
 	clear(o.marks)
-	o.marks = o.marks[:0]
+	o.marks, o.besides = o.marks[:0], o.besides[:0]
 	o.gen++
 	return true
 }
@@ -124,35 +149,55 @@ func (s *operations) pending(g *Group) []Work {
 func (o *operation) poll() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.pollLocked()
+	return o.pollLocked(false)
 }
 
-func (o *operation) pollLocked() bool {
+// pollLocked asks after the marks and, once they are done, after the contexts
+// besides: before that only if patient says that there is time for it.
+func (o *operation) pollLocked(patient bool) bool {
 	if o.finished.Load() {
 		return true
 	}
+	done := true
 	for _, m := range o.marks {
 		if m.done.Load() {
 			continue
 		}
-		switch c := o.g.api.EventQuery(m.ev); c {
-		case api.Success:
-			m.done.Store(true)
-		case api.NotReady:
-			return false
-		default:
-			o.err = &Error{o.name, m.rank.index, hook.Error(o.g.drv, m.rank.cc, "cuEventQuery", c)}
-			o.g.fail(o.err)
-			o.finished.Store(true)
-			return true
+		c := o.g.api.EventQuery(m.ev)
+		if c == api.NotReady {
+			done = false
+			break
+		}
+		if c != api.Success {
+			return o.end(m.rank, c)
+		}
+		m.done.Store(true)
+	}
+	if done || patient {
+		for _, r := range o.besides {
+			// Any event of the context will do.
+			if c := o.g.api.EventQuery(r.fenceEvent); c != api.Success && c != api.NotReady {
+				return o.end(r, c)
+			}
 		}
 	}
+	if done {
+		o.finished.Store(true)
+	}
+	return done
+}
+
+// end is the operation's end in an error.
+func (o *operation) end(r *Rank, c api.Code) bool {
+	o.err = &Error{o.name, r.index, hook.Error(o.g.drv, r.cc, "cuEventQuery", c)}
+	o.g.fail(o.err)
 	o.finished.Store(true)
 	return true
 }
 
-// ready tells whether the work has run, and how it ended.
-func (w Work) ready() (bool, error) {
+// ready tells whether the work has run, and how it ended. Patient is as in
+// pollLocked.
+func (w Work) ready(patient bool) (bool, error) {
 	if w.o == nil {
 		return true, nil
 	}
@@ -161,7 +206,7 @@ func (w Work) ready() (bool, error) {
 	if w.o.gen != w.gen {
 		return true, nil // known to have run well, and used for another since
 	}
-	if !w.o.pollLocked() {
+	if !w.o.pollLocked(patient) {
 		return false, nil
 	}
 	return true, w.o.err
@@ -173,7 +218,7 @@ func (w Work) Done() bool {
 		return true
 	}
 	var done bool
-	w.o.g.relaxed(func() { done, _ = w.ready() })
+	w.o.g.relaxed(func() { done, _ = w.ready(true) })
 	return done
 }
 
@@ -247,13 +292,13 @@ func (w Work) Wait(ctx context.Context) error {
 	}
 	g := w.o.g
 	start := g.host.Now()
-	for {
+	for patient := false; ; patient = true {
 		var done bool
 		var err error
 		g.relaxed(func() {
 			from := g.host.Now()
 			for {
-				done, err = w.ready()
+				done, err = w.ready(patient)
 				if done || g.host.Now()-from >= spin {
 					return
 				}
@@ -375,7 +420,7 @@ func (t *waiters) lead(ctx context.Context, e *waiting) error {
 			now := t.g.host.Now()
 			keep := t.list[:0]
 			for _, x := range t.list {
-				done, failed := x.w.ready()
+				done, failed := x.w.ready(true)
 				switch {
 				case !done:
 					keep = append(keep, x)
