@@ -4,6 +4,7 @@ package gp
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
@@ -192,7 +193,8 @@ func (g *Group) enqueue(x *run, algorithm string) (Work, error) {
 // group's own and are never captured. The caller puts the thread's context back.
 func (g *Group) refuseCapture(x *run) error {
 	b := &x.bind
-	for r, rk := range x.rank {
+	// Programs start on the first rank, whose context is best the current one then.
+	for r, rk := range slices.Backward(x.rank) {
 		for side := range 2 {
 			s, owner := x.stream[r], rk
 			if side == 1 {

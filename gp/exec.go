@@ -243,9 +243,6 @@ func (g *Group) enter(x *run, r int) (string, api.Code) {
 			return call, c
 		}
 	}
-	if call, c := x.bind.to(rk.ctx); c != api.Success {
-		return call, c
-	}
 	for lane := range uint8(plan.Lanes) {
 		if !used[lane] {
 			continue
@@ -253,14 +250,14 @@ func (g *Group) enter(x *run, r int) (string, api.Code) {
 		q := x.queue(r, lane)
 		for o := range pr.plan.Ranks {
 			if pr.uses[r].host[lane]&(1<<o) != 0 {
-				if c := rk.waitMarks(q, x.fences[2*o]); c != api.Success {
-					return "cuStreamWaitEvent", c
+				if call, c := rk.waitMarks(&x.bind, q, x.fences[2*o]); c != api.Success {
+					return call, c
 				}
 			}
 		}
 		if pr.uses[r].scratch[lane] {
-			if c := rk.waitMarks(q, x.fences[2*r+1]); c != api.Success {
-				return "cuStreamWaitEvent", c
+			if call, c := rk.waitMarks(&x.bind, q, x.fences[2*r+1]); c != api.Success {
+				return call, c
 			}
 		}
 	}
@@ -293,16 +290,19 @@ func (g *Group) fence(x *run, r int, owner *Rank, s api.Stream) (string, api.Cod
 
 // waitMarks makes a queue of the rank wait for marks. It leaves out what is
 // known to be done and what the queue's own order implies.
-func (r *Rank) waitMarks(q api.Stream, ms []*mark) api.Code {
+func (r *Rank) waitMarks(b *binder, q api.Stream, ms []*mark) (string, api.Code) {
 	for _, m := range ms {
 		if m.done.Load() || m.queue == q && r.owns(q) {
 			continue
 		}
-		if c := r.g.api.StreamWaitEvent(q, m.ev); c != api.Success {
-			return c
+		if call, c := b.to(r.ctx); c != api.Success {
+			return call, c
+		}
+		if c := b.api.StreamWaitEvent(q, m.ev); c != api.Success {
+			return "cuStreamWaitEvent", c
 		}
 	}
-	return api.Success
+	return "", api.Success
 }
 
 // owns tells whether a stream is one that the rank made. Only of those does the
