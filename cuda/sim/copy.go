@@ -56,7 +56,7 @@ func (m *Machine) copy(s *stream, dst, src span, f shape) api.Code {
 			n.work.latency += paged
 		}
 	}
-	if !m.route(&n.work, dst.gpu(), src.gpu(), f.bytes(), s.ctx) {
+	if !m.route(&n.work, m.place(dst), m.place(src), f.bytes(), s.ctx) {
 		block = true
 	}
 	n.run = func() api.Code {
@@ -72,55 +72,6 @@ func (m *Machine) copy(s *stream, dst, src span, f shape) api.Code {
 		return s.ctx.fault
 	}
 	return api.Success
-}
-
-// route works out what a copy costs. It tells whether the copy is
-// asynchronous; a GPU of nil is the host.
-func (m *Machine) route(w *work, dst, src *gpu, n uint64, by *context) (async bool) {
-	out := func(g *gpu) {
-		w.add(&g.d2h, n)
-		w.add(&g.duplex, n)
-		w.add(&g.mem, n)
-	}
-	in := func(g *gpu) {
-		w.add(&g.h2d, n)
-		w.add(&g.duplex, n)
-		w.add(&g.mem, n)
-	}
-	switch {
-	case src == nil && dst == nil:
-		w.add(&m.hostMem, 2*n)
-		w.engine, w.latency = by.g.cpEngine, w.latency+by.g.spec.PerCopy.us()
-	case src == nil:
-		w.add(&m.hostMem, n)
-		in(dst)
-		w.engine, w.latency = dst.inEngine, w.latency+dst.spec.PerCopy.us()
-	case dst == nil:
-		w.add(&m.hostMem, n)
-		out(src)
-		w.engine, w.latency = src.outEngine, w.latency+src.spec.PerCopy.us()
-	case src == dst:
-		w.add(&src.mem, 2*n)
-		w.engine, w.latency = src.cpEngine, w.latency+src.spec.PerCopy.us()
-	case m.peered(src, dst) || m.peered(dst, src):
-		out(src)
-		in(dst)
-		w.engine, w.latency = src.outEngine, w.latency+src.spec.PerCopy.us()
-	default:
-		// The driver's own staging: buffers that all such copies take turns at.
-		out(src)
-		in(dst)
-		w.add(&m.hostMem, 2*n)
-		w.add(&m.stageway, n)
-		w.engine, w.latency = &m.staging, w.latency+m.spec.Staging.PerCopy.us()
-		return false
-	}
-	return true
-}
-
-// peered tells whether one GPU's context may reach another's memory.
-func (m *Machine) peered(from, to *gpu) bool {
-	return from.primary != nil && to.primary != nil && from.primary.peers[to.primary]
 }
 
 // row is the shape of a plain copy.
@@ -343,7 +294,7 @@ func (s seam) fill(dst api.Ptr, word []byte, n uint64, h api.Stream) api.Code {
 		return code
 	}
 	w := work{latency: st.ctx.g.spec.Launch.us()}
-	m.touch(&w, st.ctx.g, d.gpu(), bytes, true)
+	m.touch(&w, st.ctx.g, m.place(d), bytes, true)
 	m.enqueue(st, &node{work: w, run: func() api.Code {
 		b := d.bytes(bytes)
 		for i := copy(b, word); i < len(b); i *= 2 {
@@ -352,30 +303,4 @@ func (s seam) fill(dst api.Ptr, word []byte, n uint64, h api.Stream) api.Code {
 		return api.Success
 	}})
 	return api.Success
-}
-
-// touch adds what it costs when a kernel on by reads or writes n bytes that lie
-// in a GPU's memory, or in the host's if that is nil.
-func (m *Machine) touch(w *work, by, at *gpu, n uint64, write bool) {
-	switch {
-	case at == by:
-		w.add(&by.mem, n)
-		return
-	case at == nil:
-		w.add(&m.hostMem, n)
-	case write:
-		w.add(&at.h2d, n)
-		w.add(&at.duplex, n)
-		w.add(&at.mem, n)
-	default:
-		w.add(&at.d2h, n)
-		w.add(&at.duplex, n)
-		w.add(&at.mem, n)
-	}
-	if write {
-		w.add(&by.d2h, n)
-	} else {
-		w.add(&by.h2d, n)
-	}
-	w.add(&by.duplex, n)
 }

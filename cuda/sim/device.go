@@ -55,6 +55,7 @@ type gpu struct {
 	retained int
 	used     uint64 // bytes of memory
 
+	node                          *numa
 	d2h, h2d, duplex, mem         link
 	outEngine, inEngine, cpEngine *engine
 }

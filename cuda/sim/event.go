@@ -80,7 +80,7 @@ func (s seam) EventRecord(h api.Event, sh api.Stream) api.Code {
 		}
 		return code
 	}
-	n := &node{}
+	n := &node{work: work{latency: st.ctx.g.spec.Event.us()}}
 	m.enqueue(st, n)
 	e.node, e.captured = n, nil
 	return api.Success

@@ -71,8 +71,10 @@ type Machine struct {
 	memory   []*alloc              // by device address
 	pinned   []*alloc              // by host address
 	locked   uint64                // bytes pinned
-	hostMem  link
-	staging  engine // the driver's own, for copies between GPUs without peer access
+	nodes    []*numa
+	sockets  map[[2]int]*link // by from and to
+	prefer   map[uint64]*numa // by thread
+	staging  engine           // the driver's own, for copies between GPUs without peer access
 	stageway link
 	active   []*stream // those with commands whose bytes have not run
 	captures []*capture
@@ -132,7 +134,6 @@ func New(spec Spec, opts ...Option) (*Machine, error) {
 		graphs:   map[api.Graph]bool{},
 		current:  map[uint64][]*context{},
 		modes:    map[uint64]api.CaptureMode{},
-		hostMem:  link{rate: spec.Host.Memory.perSecond()},
 		stageway: link{rate: spec.Staging.Rate.perSecond()},
 	}
 	for _, o := range opts {
@@ -142,10 +143,8 @@ func New(spec Spec, opts ...Option) (*Machine, error) {
 	for i, g := range spec.GPUs {
 		m.gpus = append(m.gpus, newGPU(i, g))
 	}
-	var err error
-	if m.host, err = newHost(m); err != nil {
-		return nil, fmt.Errorf("sim: machine %q: %w", spec.Name, err)
-	}
+	m.layout()
+	m.host = newHost(m)
 	d, err := hook.NewDriver(seam{m})
 	if err != nil {
 		return nil, fmt.Errorf("sim: machine %q: %w", spec.Name, err)

@@ -57,6 +57,7 @@ type alloc struct {
 	keep       []byte         // its backing, if it is ours
 	registered bool
 	flags      api.HostAllocFlag
+	node       *numa
 }
 
 func (a *alloc) String() string {
@@ -274,8 +275,9 @@ func (m *Machine) mayPin(n uint64) bool {
 	return n <= limit && m.locked <= limit-n
 }
 
-// alias gives pinned host memory its device address.
+// alias gives pinned host memory its device address and its place.
 func (m *Machine) alias(a *alloc) {
+	a.node = m.preferred()
 	if m.options.equalHost {
 		a.base = api.Ptr(a.hostAddr())
 		return

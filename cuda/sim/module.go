@@ -291,7 +291,7 @@ func (m *Machine) cost(w *work, g *gpu, f *function, params []byte) {
 	}
 	touch := func(addr, n uint64, write bool) {
 		if a := m.find(api.Ptr(addr)); a != nil {
-			m.touch(w, g, a.g, n, write)
+			m.touch(w, g, a.place(), n, write)
 		}
 	}
 	if f.name == kernel.CopyEntry {

@@ -44,7 +44,7 @@ type node struct {
 func (m *Machine) enqueue(s *stream, n *node, after ...*node) {
 	for len(s.flight) >= queueLimit {
 		if m.land(s); len(s.flight) >= queueLimit {
-			m.wait(s.flight[0])
+			m.until(s.flight[0])
 		}
 	}
 	n.s = s
@@ -90,6 +90,14 @@ func (m *Machine) wait(n *node) {
 	if n == nil {
 		return
 	}
+	before := m.clock
+	if m.until(n); m.clock > before {
+		m.charge(m.spec.Calls.Wake)
+	}
+}
+
+// until is wait for a thread that polls: it goes on at the very end of n.
+func (m *Machine) until(n *node) {
 	m.line.until(n)
 	m.clock = max(m.clock, n.end)
 	for !n.ran {

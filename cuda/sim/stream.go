@@ -187,7 +187,7 @@ func (s seam) StreamWaitEvent(h api.Stream, eh api.Event) api.Code {
 	if e.node == nil || e.node.ran && e.node.ended && e.node.end <= m.clock {
 		return api.Success
 	}
-	m.enqueue(st, &node{}, e.node)
+	m.enqueue(st, &node{work: work{latency: st.ctx.g.spec.Event.us()}}, e.node)
 	return api.Success
 }
 

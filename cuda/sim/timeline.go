@@ -53,17 +53,18 @@ type work struct {
 	loads   []load
 }
 
-func (w *work) add(l *link, bytes uint64) {
+// load adds bytes that cross a link.
+func (w *work) load(l *link, bytes float64) {
 	if bytes == 0 {
 		return
 	}
 	for i := range w.loads {
 		if w.loads[i].l == l {
-			w.loads[i].bytes += float64(bytes)
+			w.loads[i].bytes += bytes
 			return
 		}
 	}
-	w.loads = append(w.loads, load{l, float64(bytes)})
+	w.loads = append(w.loads, load{l, bytes})
 }
 
 // A mark is a point in time at which a node goes on: it becomes ready, or its
