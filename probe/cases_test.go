@@ -29,7 +29,6 @@ var (
 	rtx5060Ti    = card{"NVIDIA GeForce RTX 5060 Ti", 0x2d04, "12.0", 16311, 16384, 0x7fc0}
 	rtx6000Ada   = card{"NVIDIA RTX 6000 Ada Generation", 0x26b1, "8.9", 49140, 65536, 0x1ffc0}
 	rtxA6000     = card{"NVIDIA RTX A6000", 0x2230, "8.6", 49140, 65536, 0x1ffc0}
-	teslaT4      = card{"Tesla T4", 0x1eb8, "7.5", 15360, 256, 0}
 	gtx1080Ti    = card{"NVIDIA GeForce GTX 1080 Ti", 0x1b06, "6.1", 11264, 256, 0}
 	rtx2080Ti    = card{"NVIDIA GeForce RTX 2080 Ti", 0x1e04, "7.5", 11264, 16384, 0x7fc0}
 	unlistedCard = card{"NVIDIA GeForce RTX 9090", 0x3184, "13.0", 24000, 32768, 0xffc0}

@@ -314,7 +314,7 @@ var causes = []Cause{
 		ID: BAR1Firmware, Kind: KindBlock, Patch: PatchAfter,
 		Short:    "BAR1 smaller than the memory, and not resizable here",
 		Sentence: "BAR1, the window through which a peer reaches the memory, is smaller than the memory, and the card offers no other size.",
-		Do:       "first the firmware: \"Above 4G decoding\" and \"Resizable BAR\" on, newest mainboard firmware. If the card still offers no sizes (/sys/bus/pci/devices/BUS/resource1_resize is missing): the card maker's vBIOS update for Resizable BAR. Only then the patch.",
+		Do:       "first the firmware: \"Above 4G decoding\" and \"Resizable BAR\" on, newest mainboard firmware. If the card still offers no sizes (lspci -vvv shows no \"Resizable BAR\"): the card maker's vBIOS update for Resizable BAR. Only then the patch.",
 		DoNot:    "patch first: neither driver nor patch can resize what the card does not offer.",
 	},
 	{

@@ -49,6 +49,9 @@ func fillFromSysfs(v *Device, dev pci.Device, iommus Value[int]) {
 		v.BAR1 = first(v.BAR1, valueOf(bar1.Size, err, dev.Path("resource")))
 		if err == nil {
 			mask, err := dev.ResizeMask(bar1.Line)
+			if errors.Is(err, fs.ErrNotExist) {
+				mask, err = 0, nil // no size is on offer, or the kernel is too old to tell
+			}
 			v.ResizeMask = valueOf(Hex(mask), err, dev.Path(pci.ResizeFile(bar1.Line)))
 		}
 	} else {

@@ -4,6 +4,7 @@ package probe
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -548,13 +549,17 @@ func (d *diagnosis) bar1(g *gpu, want func(string, bool, string)) {
 		seen(memory, "%s: memory %s", g.label, mib(mem)),
 	}
 	mask, ok := dev.ResizeMask.Get()
+	why := dev.ResizeMask.Why()
+	if ok && mask == 0 && !tellsSizes(d.f.Machine.Kernel.Or("")) {
+		ok, why = false, dev.ResizeMask.Source+": Linux has this file from 6.1 on, and this one is older or unknown"
+	}
 	var fi Finding
 	switch largest := largestOf(mask); {
 	case !ok:
 		fi = find(BAR1Small, ev...)
-		fi.Do = "whether the card can have a larger one could not be read (" + dev.ResizeMask.Why() + "): look for /sys/bus/pci/devices/" + orElse(dev.BusID, "BUS") +
-			"/resource1_resize. If it is there: " + fi.Do + " If not: firmware (\"Above 4G decoding\", \"Resizable BAR\") and the card maker's vBIOS update first."
-		want("sizes that BAR1 can have", dev.ResizeMask.Asked(), dev.ResizeMask.Why())
+		fi.Do = "whether the card can have a larger one could not be read (" + why + "): sudo lspci -vvv -s " + orElse(dev.BusID, "BUS") +
+			" | grep -A4 'Resizable BAR' shows the sizes. If they reach the memory: " + fi.Do + " If there are none: firmware (\"Above 4G decoding\", \"Resizable BAR\") and the card maker's vBIOS update first."
+		want("sizes that BAR1 can have", true, why)
 	case mask == 0 || largest <= size && size < 1<<30:
 		ev = append(ev, seen(dev.ResizeMask, "%s: it offers no larger BAR1", g.label))
 		fi = find(BAR1Firmware, ev...)
@@ -566,6 +571,19 @@ func (d *diagnosis) bar1(g *gpu, want func(string, bool, string)) {
 		fi = find(BAR1Small, ev...)
 	}
 	g.blocks = append(g.blocks, fi)
+}
+
+var kernelPattern = regexp.MustCompile(`^Linux version (\d{1,4})\.(\d{1,4})`)
+
+// tellsSizes tells whether a kernel has the files resourceN_resize.
+func tellsSizes(kernel string) bool {
+	m := kernelPattern.FindStringSubmatch(kernel)
+	if m == nil {
+		return false
+	}
+	major, _ := strconv.Atoi(m[1])
+	minor, _ := strconv.Atoi(m[2])
+	return major > 6 || major == 6 && minor >= 1
 }
 
 // largestOf is the largest BAR in bytes that a resize mask offers: bit n stands

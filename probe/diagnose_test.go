@@ -148,7 +148,7 @@ func TestReportedCasesInDetail(t *testing.T) {
 	_, _, text = judge("25-no-nvlink-yet-p2p")
 	require.Contains(t, text, "on (PCIe), not yet verified")
 
-	_, r, text = judge("32-gpu-lost")
+	_, _, text = judge("32-gpu-lost")
 	require.Contains(t, text, "NVML answers 15")
 	require.Contains(t, text, "GPU0 <-> GPU2   off: the driver refuses")
 
@@ -215,6 +215,16 @@ func TestVerdicts(t *testing.T) {
 			everyDevice(f, func(i int, d *Device) { d.ResizeMask = Unknown[Hex]("resource1_resize", "permission denied") })
 			return f
 		}, StateOff, BAR1Small, nil, []CauseID{BAR1Firmware}, PatchAfter},
+		{"a kernel that does not tell the sizes", func() *Facts {
+			f := machineOf(rtx4090.with(256, 0), rtx4090.with(256, 0))
+			f.Machine.Kernel = Known("Linux version 5.15.0-124-generic", "/proc/version")
+			return f
+		}, StateOff, BAR1Small, nil, []CauseID{BAR1Firmware}, PatchAfter},
+		{"a kernel that tells them", func() *Facts {
+			f := machineOf(rtx4090.with(256, 0), rtx4090.with(256, 0))
+			f.Machine.Kernel = Known("Linux version 6.1.0-18-amd64", "/proc/version")
+			return f
+		}, StateOff, BAR1Firmware, nil, []CauseID{BAR1Small}, PatchAfter},
 		{"guest", func() *Facts {
 			f := machineOf(rtx4090, rtx4090)
 			f.Environment.VM = Known("kvm", "/proc/cpuinfo")

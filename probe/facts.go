@@ -230,7 +230,8 @@ type Device struct {
 	BARs Value[[]BAR] `json:"bars,omitzero"`
 	// ResizeMask is sysfs resourceN_resize of BAR1: bit n set means that the
 	// device can have a BAR of 2^n MiB. Known and 0 where the device's directory
-	// was read and has no such file: no capability, or a guest that hides it.
+	// was read and has no such file: no capability, a guest that hides it, or a
+	// kernel before 6.1, which does not have the file for any device.
 	ResizeMask Value[Hex] `json:"resize_mask,omitzero"`
 
 	Link Link `json:"link,omitzero"`

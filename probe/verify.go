@@ -185,7 +185,7 @@ func transferOf(r p2pcheck.Result) Transfer {
 // The copy through host memory that a rate is taken of: large enough for a
 // link's rate, in pieces that keep both links busy.
 const (
-	stagedBytes  = 64 << 20
+	stagedBytes  = 32 << 20
 	stagedChunk  = 2 << 20
 	stagedSlots  = 3
 	stagedRounds = 3
