@@ -20,7 +20,7 @@ work=$(mktemp -d "$out/work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 stage=$work/gpu
 
-# Not for the host: commands, examples and checkers, the test of the layering,
+# Not for the host, beside what cannot reach a driver: commands, examples and checkers, the test of the layering,
 # which asks the go command, and what only serves the build or other tests.
 skip() {
     case $1 in
@@ -49,11 +49,22 @@ go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | while I
     pkg=.
     [[ $dir == "$root" ]] || pkg=${dir#"$root"/}
     skip "$pkg" && continue
+    # Tests that reach no library of the host's say the same there as here.
+    go list -test -deps "./$pkg" >"$work/deps"
+    grep -q '/internal/dl$' "$work/deps" || continue
     # One at a time: go test -c for several packages holds all of them in memory.
     go test -c "${flags[@]}" -o "$stage/tree/$pkg/run.test" "./$pkg"
     echo "$pkg" >>"$stage/packages"
     printf '%-28s %5d KiB\n' "$pkg" $(($(stat -c %s "$stage/tree/$pkg/run.test") >> 10))
 done
+
+# go-nvml as the oracle for our NVML binding: with cgo, and so with a glibc floor.
+if command -v "${CC:-gcc}" >/dev/null; then
+    CGO_ENABLED=1 go -C probe/gonvml test -c "${flags[@]}" -o "$(realpath "$stage")/tree/probe/gonvml/run.test" . 2>/dev/null
+    echo probe/gonvml >>"$stage/packages"
+    printf '%-28s %5d KiB, needs %s\n' probe/gonvml $(($(stat -c %s "$stage/tree/probe/gonvml/run.test") >> 10)) \
+        "$(grep -ao 'GLIBC_2\.[0-9]*' "$stage/tree/probe/gonvml/run.test" | sort -uV | tail -n 1)"
+fi
 
 tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner -cz -f "$work/bundle.tar.gz" gpu
 size=$(stat -c %s "$work/bundle.tar.gz")

@@ -10,7 +10,11 @@
 #   tests.log[.gz]       the test binaries' and the selftests' output
 #   selftest-cold.json   no compiled kernels in the cache, first run
 #   selftest-warm.json   the same command again
-#   measured.json        what the measuring tests wrote, by file name
+#   measured.json        the record to keep: machine, date, commit, command, how
+#                        each package ended, what was skipped and why, the
+#                        benchmarks, the selftest with warm caches, the probe's
+#                        report, and what the measuring tests wrote, by file name
+#   probe-facts.json     what the probe read, serial numbers and UUIDs masked
 #   skipped.txt          each skipped test with its reason
 #   bench.txt            benchmarks of the driver calls
 #
@@ -113,6 +117,11 @@ collect_skips() { # package, log
 while IFS= read -r pkg; do
     # shellcheck disable=SC2053 # a pattern is meant
     [[ $pkg == $only ]] || continue
+    # The one binary that is built with cgo asks for a glibc of some age.
+    if [[ $pkg == probe/gonvml ]] && ! "$here/tree/$pkg/run.test" -test.list '^$' >"$tmp/one.log" 2>&1; then
+        echo "$pkg all: does not start here: $(tail -n 1 "$tmp/one.log")" >>"$out/skipped.txt"
+        continue
+    fi
     at=$(now)
     (cd "$here/tree/$pkg" && timeout -k 10 $((limit + 10)) ./run.test -test.v -test.count=1 -test.timeout "${limit}s") >"$tmp/one.log" 2>&1
     rc=$?
@@ -147,9 +156,50 @@ for pkg in $bench; do
     say "$(printf 'bench %-27s exit %d  %4d s' "$pkg" "$rc" $(($(now) - at)))"
 done
 
-# {"file name": its content, ...}: each file is one JSON value.
+# The probe's exit code says what it judged; only a broken driver is a failure
+# here, and the selftest would have met it.
+at=$(now)
+timeout -k 10 "$limit" "$here/gp" probe --verify --save "$out/probe-facts.json" >"$tmp/probe.txt" 2>&1
+rc=$?
+timeout -k 10 "$limit" "$here/gp" probe --facts "$out/probe-facts.json" --json >"$tmp/probe.json" 2>>"$tmp/probe.txt"
 {
-    printf '{'
+    echo "##### gp probe --verify (exit $rc)"
+    cat "$tmp/probe.txt"
+} >>"$log"
+((rc == 0)) || failed+=("gp probe --verify: exit $rc: $(tail -n 1 "$tmp/probe.txt")")
+say "$(printf 'probe --verify %33s exit %d  %4d s' '' "$rc" $(($(now) - at)))"
+
+# JSON of text: a string, and an array of the lines of standard input.
+json_string() { printf '"%s"' "$(printf '%s' "$1" | tr -d '\000-\010\013-\037' | sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/\t/ /g' | tr '\n' ' ')"; }
+json_lines() {
+    local line sep=
+    printf '['
+    while IFS= read -r line; do
+        printf '%s\n  %s' "$sep" "$(json_string "$line")"
+        sep=,
+    done
+    printf ']'
+}
+gpus() { timeout 30 nvidia-smi --query-gpu=name,pcie.link.gen.max,pcie.link.width.max --format=csv,noheader 2>/dev/null; }
+driver() { timeout 30 nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1; }
+
+{
+    printf '{\n"date": "%s",\n"command": "gpu/run.sh OUT (make gpu-bundle)",\n' "$(date -u +%F)"
+    printf '"commit": %s,\n"machine": %s,\n' "$(json_string "$(<"$here/commit")")" "$(json_string "$(head -n 1 "$tmp/selftest.txt")")"
+    printf '"gpus_link_generation_and_width": %s,\n"driver": %s,\n' "$(gpus | json_lines)" "$(json_string "$(driver)")"
+    printf '"cpu": %s,\n"cores": %s,\n"kernel": %s,\n' "$(json_string "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)")" \
+        "$(nproc)" "$(json_string "$(uname -srm)")"
+    printf '"failed": %s,\n' "$(((${#failed[@]})) && printf '%s\n' "${failed[@]}" | json_lines || echo '[]')"
+    printf '"runs": %s,\n' "$(printf '%s\n' "${lines[@]}" | json_lines)"
+    printf '"skipped": %s,\n' "$(json_lines <"$out/skipped.txt")"
+    printf '"benchmarks": %s,\n' "$(grep ^Benchmark "$out/bench.txt" | json_lines)"
+    for name in selftest-warm probe; do
+        f=$tmp/$name.json
+        printf '"%s": ' "$name"
+        if [[ -s $f ]]; then cat "$f"; else echo null; fi
+        printf ',\n'
+    done
+    printf '"measured": {'
     sep=
     for f in "$tmp"/measure/*.json; do
         [[ -s $f ]] || continue
@@ -158,7 +208,7 @@ done
         cat "$f"
         sep=,
     done
-    printf '\n}\n'
+    printf '\n}\n}\n'
 } >"$out/measured.json"
 
 if (($(stat -c %s "$log") > 1 << 20)); then
