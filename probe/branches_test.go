@@ -110,3 +110,24 @@ func TestChips(t *testing.T) {
 	require.Nil(t, chipOf(0))
 	require.Nil(t, chipOf(0x3184))
 }
+
+func FuzzBranches(f *testing.F) {
+	f.Add("date 2030-01-02\n700.10.02 me/repo 700-p2p report # new\n690.10 me/repo x refs\n", "695.1", 0)
+	f.Add("date 2030-01-02\n550.54.15 a b refs", "470.82.01", 570)
+	f.Fuzz(func(t *testing.T, table, installed string, minSeries int) {
+		b, err := LoadBranches(strings.NewReader(table))
+		if err != nil {
+			return
+		}
+		a := b.Advise(installed, minSeries)
+		require.NotEmpty(t, a.Text)
+		require.False(t, a.Nearest != nil && a.Other != nil)
+		require.False(t, a.Exact && a.Nearest == nil)
+		for _, got := range []*Branch{a.Nearest, a.Other} {
+			if got != nil {
+				require.Contains(t, b.List, *got)
+				require.GreaterOrEqual(t, parseVersion(got.Version)[0], minSeries)
+			}
+		}
+	})
+}
