@@ -19,7 +19,10 @@ type context struct {
 	peers   map[*context]bool
 	fault   api.Code // the sticky error that lost it
 	dead    bool
-	site    string
+	site    site
+
+	goneClock    clock // of the destroyed streams
+	goneBlocking clock // of those that were not non-blocking
 }
 
 // ctx is the calling thread's current context: INVALID_CONTEXT if there is
@@ -65,7 +68,10 @@ func (s seam) DevicePrimaryCtxRetain(d api.Device) (api.Context, api.Code) {
 	if g.primary == nil {
 		m.charge(m.spec.Calls.ContextCreate)
 		c := &context{h: api.Context(newHandle()), g: g, peers: map[*context]bool{}, site: m.site()}
-		c.legacy = &stream{ctx: c, priority: m.rng.Uint32()}
+		c.legacy = &stream{ctx: c, priority: m.rng.Uint32(), actor: m.watch.newActor()}
+		if m.race != nil {
+			c.fault = raceCode
+		}
 		g.primary, m.contexts[c.h] = c, c
 	}
 	g.retained++
@@ -84,6 +90,7 @@ func (s seam) DevicePrimaryCtxRelease(d api.Device) api.Code {
 	}
 	if g.retained--; g.retained == 0 {
 		m.drain(g.primary)
+		m.watch.knowsContext(g.primary)
 		m.destroy(g.primary)
 	}
 	return api.Success
@@ -98,7 +105,7 @@ func (m *Machine) destroy(c *context) {
 			m.leaks = append(m.leaks, what)
 		}
 	}
-	leak := func(what, site string) { report(fmt.Sprintf("%s of GPU %d%s", what, c.g.ordinal, site)) }
+	leak := func(what string, at site) { report(fmt.Sprintf("%s of GPU %d%s", what, c.g.ordinal, at)) }
 	for _, s := range c.streams {
 		leak("stream", s.site)
 		delete(m.streams, s.h)
@@ -243,6 +250,7 @@ func (s seam) CtxSynchronize() api.Code {
 		return code
 	}
 	m.drain(c)
+	m.watch.knowsContext(c)
 	return c.fault
 }
 

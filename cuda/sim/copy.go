@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"fmt"
 	"time"
 	"unsafe"
 
@@ -67,11 +68,17 @@ func (m *Machine) copy(s *stream, dst, src span, f shape) api.Code {
 		return api.Success
 	}
 	m.enqueue(s, n)
+	t := m.watch.toucher(s, func() string { return fmt.Sprintf("copy of %d bytes", f.bytes()) })
+	m.touchedRows(t, src, f.width, f.height, f.srcPitch, false)
+	m.touchedRows(t, dst, f.width, f.height, f.dstPitch, true)
 	if block {
 		m.wait(n)
-		return s.ctx.fault
 	}
-	return api.Success
+	if dst.pageable() {
+		// The host knows by then: the driver promises it.
+		m.watch.knows(s.clock)
+	}
+	return s.ctx.fault
 }
 
 // row is the shape of a plain copy.
@@ -111,6 +118,9 @@ func (m *Machine) syncCopy(resolve func() (dst, src span, code api.Code), n uint
 	}
 	if !src.pageable() || n > stagedAtOnce {
 		m.wait(c.legacy.tail)
+	}
+	if !src.pageable() {
+		m.watch.knows(c.legacy.clock)
 	}
 	return c.fault
 }
@@ -302,5 +312,6 @@ func (s seam) fill(dst api.Ptr, word []byte, n uint64, h api.Stream) api.Code {
 		}
 		return api.Success
 	}})
-	return api.Success
+	m.touched(m.watch.toucher(st, func() string { return fmt.Sprintf("fill of %d bytes", bytes) }), d, bytes, true)
+	return st.ctx.fault
 }

@@ -98,8 +98,18 @@ func (s seam) DriverGetVersion() (int, api.Code) {
 	return m.spec.DriverVersion, api.Success
 }
 
-func (s seam) GetErrorName(c api.Code) string   { return "" }
-func (s seam) GetErrorString(c api.Code) string { return "" }
+func (s seam) GetErrorName(c api.Code) string { return "" }
+
+// GetErrorString is the race for the code that stands for one, and leaves all
+// else to who asks.
+func (s seam) GetErrorString(c api.Code) string {
+	if c == raceCode {
+		if err := s.m.Race(); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
+}
 
 func (s seam) DeviceGetCount() (int, api.Code) {
 	m := s.other()

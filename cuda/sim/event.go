@@ -13,9 +13,10 @@ type event struct {
 	h        api.Event
 	ctx      *context
 	flags    api.EventFlag
-	site     string
+	site     site
 	node     *node    // the latest record
 	captured *capture // the latest record was into a capture
+	clock    clock    // what the latest record stands for, if the machine watches
 }
 
 // event finds an event by its handle.
@@ -83,7 +84,8 @@ func (s seam) EventRecord(h api.Event, sh api.Stream) api.Code {
 	n := &node{work: work{latency: st.ctx.g.spec.Event.us()}}
 	m.enqueue(st, n)
 	e.node, e.captured = n, nil
-	return api.Success
+	m.watch.recorded(e, st)
+	return st.ctx.fault
 }
 
 // waitable answers a call that waits for an event or asks after it.
@@ -109,6 +111,7 @@ func (s seam) EventQuery(h api.Event) api.Code {
 	if !m.done(e.node) {
 		return api.NotReady
 	}
+	m.watch.knows(e.clock)
 	return e.ctx.fault
 }
 
@@ -120,6 +123,7 @@ func (s seam) EventSynchronize(h api.Event) api.Code {
 		return code
 	}
 	m.wait(e.node)
+	m.watch.knows(e.clock)
 	return e.ctx.fault
 }
 
@@ -140,5 +144,7 @@ func (s seam) EventElapsedTime(start, end api.Event) (ms float32, code api.Code)
 	if !m.done(a.node) || !m.done(b.node) {
 		return 0, api.NotReady
 	}
+	m.watch.knows(a.clock)
+	m.watch.knows(b.clock)
 	return float32(b.node.end-a.node.end) / float32(time.Millisecond), a.ctx.fault
 }

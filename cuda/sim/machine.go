@@ -80,13 +80,17 @@ type Machine struct {
 	captures []*capture
 	modes    map[uint64]api.CaptureMode // by thread, where not global
 	leaks    []string                   // what died with its context
+	watch    *watch                     // nil if it does not look for races
+	race     *RaceError
 }
 
 type options struct {
-	seed        uint64
-	sites       bool
-	pinnedLimit uint64
-	equalHost   bool
+	seed         uint64
+	sites        bool
+	pinnedLimit  uint64
+	equalHost    bool
+	watch        bool
+	watchThreads bool
 }
 
 // An Option sets something about a Machine that is not a property of the hardware.
@@ -139,6 +143,7 @@ func New(spec Spec, opts ...Option) (*Machine, error) {
 	for _, o := range opts {
 		o(&m.options)
 	}
+	m.watch = newWatch(m.options)
 	m.rng = rand.New(rand.NewPCG(m.options.seed, 0x67656666))
 	for i, g := range spec.GPUs {
 		m.gpus = append(m.gpus, newGPU(i, g))
@@ -161,8 +166,9 @@ func (m *Machine) Spec() Spec { return m.spec }
 
 // Close ends the machine and reports what was never given back: device and
 // pinned memory, streams, events, modules, references to contexts, whether they
-// are still there or went with their context. Every later call on the driver
-// answers DEINITIALIZED. Closing again does nothing.
+// are still there or went with their context; or the race that ended the run,
+// whose leftovers do not count. Every later call on the driver answers
+// DEINITIALIZED. Closing again does nothing.
 func (m *Machine) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,6 +184,9 @@ func (m *Machine) Close() error {
 	}
 	m.closed = true
 	m.memory, m.pinned, m.active = nil, nil, nil
+	if m.race != nil {
+		return m.race
+	}
 	if len(m.leaks) == 0 {
 		return nil
 	}

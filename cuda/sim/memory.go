@@ -48,7 +48,9 @@ type alloc struct {
 	base api.Ptr // device address
 	n    uint64
 	ctx  *context
-	site string
+	site site
+
+	shadow shadow // who touched it, if the machine watches
 
 	g   *gpu   // of device memory
 	buf []byte // of device memory, when first touched

@@ -27,6 +27,16 @@ type Kernel struct {
 	// Takes is what a launch costs in time, beside what every launch costs. It
 	// may be nil.
 	Takes func(params []byte) time.Duration
+	// Touches is the memory that a launch reads and writes, for a machine that
+	// watches for races. If it is nil, what Run asks the Memory for counts as
+	// written, from when it runs.
+	Touches func(params []byte) []Touch
+}
+
+// A Touch is bytes that a kernel reads, or may also write.
+type Touch struct {
+	Addr, Bytes uint64
+	Write       bool
 }
 
 var (
@@ -51,7 +61,35 @@ func findKernel(entry string) (Kernel, bool) {
 		return k, true
 	}
 	run, ok := kernel.Twin(entry)
-	return Kernel{Run: run}, ok
+	return Kernel{Run: run, Touches: func(params []byte) []Touch { return touches(entry, params) }}, ok
+}
+
+// touches is the memory that a kernel that ships reads and writes.
+func touches(entry string, params []byte) (ts []Touch) {
+	if entry == kernel.CopyEntry {
+		if c, ok := kernel.ParseCopy(params); ok {
+			ts = append(ts, Touch{c.Src, c.Bytes, false}, Touch{c.Dst, c.Bytes, true})
+		}
+		return ts
+	}
+	t, _, ok := kernel.ParseEntry(entry)
+	if !ok {
+		return nil
+	}
+	p, ok := kernel.ParseFold(params)
+	if !ok {
+		return nil
+	}
+	size := func(wide bool) uint64 {
+		if wide {
+			return p.Count * uint64(t.Wide().Size())
+		}
+		return p.Count * uint64(t.Size())
+	}
+	for i := range p.N {
+		ts = append(ts, Touch{p.In[i], size(p.InWide>>i&1 != 0), false})
+	}
+	return append(ts, Touch{p.Dst, size(p.DstWide), true})
 }
 
 // PTX is a module's text that declares entry points, for loading kernels that
@@ -71,7 +109,7 @@ func PTX(entries ...string) []byte {
 type module struct {
 	h     api.Module
 	ctx   *context
-	site  string
+	site  site
 	ptx   int // version, as 10*major + minor
 	entry map[string]*function
 }
@@ -278,8 +316,18 @@ func (s seam) LaunchKernel(h api.Function, l *api.Launch) api.Code {
 	g := st.ctx.g
 	w := work{latency: g.spec.Launch.us()}
 	m.cost(&w, g, f, params)
-	m.enqueue(st, &node{work: w, run: func() api.Code { return fault(f.k.Run(params, view{m, g})) }})
-	return api.Success
+	v := view{m: m, g: g}
+	m.enqueue(st, &node{work: w, run: func() api.Code { return fault(f.k.Run(params, v)) }})
+	if t := m.watch.toucher(st, func() string { return "kernel " + f.name }); t != nil && f.k.Touches == nil {
+		v.late = t
+	} else if t != nil {
+		for _, k := range f.k.Touches(params) {
+			if at, c := m.device(api.Ptr(k.Addr), k.Bytes); c == api.Success {
+				m.touched(t, at, k.Bytes, k.Write)
+			}
+		}
+	}
+	return st.ctx.fault
 }
 
 // cost adds what a kernel costs in time: the bytes that it moves, for those
@@ -294,38 +342,20 @@ func (m *Machine) cost(w *work, g *gpu, f *function, params []byte) {
 			m.touch(w, g, a.place(), n, write)
 		}
 	}
-	if f.name == kernel.CopyEntry {
-		if c, ok := kernel.ParseCopy(params); ok {
-			touch(c.Src, c.Bytes, false)
-			touch(c.Dst, c.Bytes, true)
-		}
+	if _, _, ok := kernel.ParseEntry(f.name); !ok && f.name != kernel.CopyEntry {
 		return
 	}
-	t, _, ok := kernel.ParseEntry(f.name)
-	if !ok {
-		return
+	for _, k := range f.k.Touches(params) {
+		touch(k.Addr, k.Bytes, k.Write)
 	}
-	p, ok := kernel.ParseFold(params)
-	if !ok {
-		return
-	}
-	size := func(wide bool) uint64 {
-		if wide {
-			return p.Count * uint64(t.Wide().Size())
-		}
-		return p.Count * uint64(t.Size())
-	}
-	for i := range p.N {
-		touch(p.In[i], size(p.InWide>>i&1 != 0), false)
-	}
-	touch(p.Dst, size(p.DstWide), true)
 }
 
 // view is a GPU's address space: its own memory, all pinned host memory, and
 // what peer access it has.
 type view struct {
-	m *Machine
-	g *gpu
+	m    *Machine
+	g    *gpu
+	late *toucher // of a kernel that does not say what it touches
 }
 
 var errUnreachable = errors.New("sim: address is not in reach")
@@ -338,6 +368,7 @@ func (v view) Bytes(addr, n uint64) ([]byte, error) {
 	if at := s.gpu(); at != nil && at != v.g && !v.m.peered(v.g, at) {
 		return nil, fmt.Errorf("%w: %#x is memory of GPU %d", errUnreachable, addr, at.ordinal)
 	}
+	v.m.touched(v.late, s, n, true)
 	return s.bytes(n), nil
 }
 

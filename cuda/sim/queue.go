@@ -67,6 +67,7 @@ func (m *Machine) enqueue(s *stream, n *node, after ...*node) {
 	case !s.nonBlocking:
 		dep(c.legacy.tail)
 	}
+	m.watch.enqueued(s)
 	s.tail = n
 	if len(s.pending) == 0 {
 		m.active = append(m.active, s)

@@ -10,18 +10,22 @@ import (
 	"strings"
 )
 
-// site is where the call in progress came from, if the machine keeps that: the
-// frames above this package and package cuda, as they are printed with a leak.
-func (m *Machine) site() string {
-	if !m.options.sites {
+// A site is where a call came from: program counters, put into words only when
+// somebody asks. It is nil where the machine does not keep sites.
+type site []uintptr
+
+// String is the frames above this package and package cuda, each on a line of
+// its own.
+func (s site) String() string {
+	if len(s) == 0 {
 		return ""
 	}
-	var pcs [32]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	frames := runtime.CallersFrames(s)
 	var b strings.Builder
 	for n := 0; n < 6; {
 		f, more := frames.Next()
-		inner := strings.Contains(f.Function, "geforce-p2p/cuda/sim.seam.") || strings.Contains(f.Function, "geforce-p2p/cuda.(")
+		inner := strings.Contains(f.Function, "geforce-p2p/cuda/sim.seam.") || strings.Contains(f.Function, "geforce-p2p/cuda.(") ||
+			strings.Contains(f.Function, "geforce-p2p/cuda/sim.(*Machine)") || strings.Contains(f.Function, "geforce-p2p/internal/api/tap.")
 		if f.Function != "" && !inner {
 			fmt.Fprintf(&b, "\n\t\t%s %s:%d", f.Function, f.File, f.Line)
 			n++
@@ -31,6 +35,22 @@ func (m *Machine) site() string {
 		}
 	}
 	return b.String()
+}
+
+// site is where the call in progress came from, if the machine keeps that, for
+// a resource that may leak.
+func (m *Machine) site() site {
+	if !m.options.sites {
+		return nil
+	}
+	return callers()
+}
+
+// callers is where the call in progress came from. It takes the caller's
+// caller for part of this package, as it is in every use.
+func callers() site {
+	var pcs [24]uintptr
+	return slices.Clone(pcs[:runtime.Callers(3, pcs[:])])
 }
 
 // sorted is a map's values by key, for what must not depend on the map's order.

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
@@ -13,13 +14,26 @@ type stream struct {
 	h           api.Stream
 	ctx         *context
 	nonBlocking bool
-	site        string
+	site        site
 	capture     *capture
+	actor       int   // of the watch
+	clock       clock // likewise: what has happened once the last command has
 
 	tail     *node   // the last command
 	pending  []*node // whose bytes have not run
 	flight   []*node // that the host may not know to be done
 	priority uint32
+}
+
+func (s *stream) String() string {
+	kind := "blocking stream"
+	switch {
+	case s == s.ctx.legacy:
+		return fmt.Sprintf("the legacy default stream of GPU %d", s.ctx.g.ordinal)
+	case s.nonBlocking:
+		kind = "stream"
+	}
+	return fmt.Sprintf("%s %#x of GPU %d", kind, uint64(s.h), s.ctx.g.ordinal)
 }
 
 // stream finds a stream by its handle. 0 and 1 are the legacy default stream of
@@ -55,7 +69,7 @@ func (s seam) StreamCreate(flags api.StreamFlag) (api.Stream, api.Code) {
 	if flags&^api.StreamNonBlocking != 0 {
 		return 0, api.InvalidValue
 	}
-	st := &stream{h: api.Stream(newHandle()), ctx: c, nonBlocking: flags == api.StreamNonBlocking, priority: m.rng.Uint32(), site: m.site()}
+	st := &stream{h: api.Stream(newHandle()), ctx: c, nonBlocking: flags == api.StreamNonBlocking, priority: m.rng.Uint32(), actor: m.watch.newActor(), site: m.site()}
 	m.streams[st.h] = st
 	c.streams = append(c.streams, st)
 	return st.h, api.Success
@@ -79,6 +93,7 @@ func (s seam) StreamDestroy(h api.Stream) api.Code {
 		}
 	}
 	delete(m.streams, h)
+	m.watch.gone(st)
 	st.ctx.streams = slices.DeleteFunc(st.ctx.streams, func(o *stream) bool { return o == st })
 	if !m.done(st.tail) {
 		st.ctx.gone = append(slices.DeleteFunc(st.ctx.gone, func(o *stream) bool { return m.done(o.tail) }), st)
@@ -115,6 +130,7 @@ func (s seam) StreamQuery(h api.Stream) api.Code {
 	if !m.quiet(st, m.done) {
 		return api.NotReady
 	}
+	m.watch.knowsStream(st)
 	return st.ctx.fault
 }
 
@@ -143,6 +159,7 @@ func (s seam) StreamSynchronize(h api.Stream) api.Code {
 		return code
 	}
 	m.quiet(st, func(n *node) bool { m.wait(n); return true })
+	m.watch.knowsStream(st)
 	return st.ctx.fault
 }
 
@@ -182,13 +199,14 @@ func (s seam) StreamWaitEvent(h api.Stream, eh api.Event) api.Code {
 	if skip, code := m.admit(st); skip {
 		return code
 	}
+	m.watch.follows(st, e)
 	// The latest record at the time of the call; one that is known to be done,
 	// or none, is no wait.
 	if e.node == nil || e.node.ran && e.node.ended && e.node.end <= m.clock {
 		return api.Success
 	}
 	m.enqueue(st, &node{work: work{latency: st.ctx.g.spec.Event.us()}}, e.node)
-	return api.Success
+	return st.ctx.fault
 }
 
 func (s seam) StreamGetCtx(h api.Stream) (api.Context, api.Code) {
