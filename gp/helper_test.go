@@ -55,7 +55,7 @@ func eachSeed(t *testing.T, seeds uint64, f func(t *testing.T, d *cuda.Driver)) 
 // simulated is a machine of its own, whose leaks fail the test when it ends.
 func simulated(t testing.TB, opts ...sim.Option) *cuda.Driver {
 	t.Helper()
-	m, err := sim.Open(machine, opts...)
+	m, err := sim.Open(machine, append([]sim.Option{sim.Watch(), sim.KeepSites()}, opts...)...)
 	require.NoError(t, err)
 	closeMachine(t, m)
 	return m.Driver()

@@ -45,7 +45,7 @@ func peeredMachine(t testing.TB, opts ...sim.Option) *cuda.Driver {
 			spec.PeerAccess[i][j] = i != j
 		}
 	}
-	m, err := sim.New(spec, opts...)
+	m, err := sim.New(spec, append([]sim.Option{sim.Watch(), sim.KeepSites()}, opts...)...)
 	require.NoError(t, err)
 	closeMachine(t, m)
 	return m.Driver()

@@ -45,10 +45,10 @@ func absent(err error) bool {
 // Sim is the driver of a new simulated machine, named as for sim.Open. The
 // machine is closed when the test ends, after what the test itself registered
 // with Cleanup; what is still allocated then fails the test, unless it has
-// failed already.
+// failed already, and so do races: see sim.Watch.
 func Sim(t testing.TB, machine string) *cuda.Driver {
 	t.Helper()
-	m, err := sim.Open(machine)
+	m, err := sim.Open(machine, sim.Watch(), sim.KeepSites())
 	if err != nil {
 		t.Fatalf("simulated machine %s: %v", machine, err)
 	}
