@@ -31,6 +31,7 @@ gpu-bundle:
 	bundle/build.sh
 
 soak:
+	FUZZTIME=5m .ci/run fuzz
 	CGO_ENABLED=1 $(GO) test -race -count=$(SOAK_COUNT) -timeout 6h $(SOAK_PACKAGES)
 
 clean:
