@@ -18,13 +18,38 @@ type capture struct {
 	ended   bool
 }
 
+// A frontier is how much of what streams captured lies behind a point of a
+// capture, by stream.
+type frontier map[*stream]int
+
+// join takes in another point's.
+func (f frontier) join(o frontier) {
+	for s, n := range o {
+		f[s] = max(f[s], n)
+	}
+}
+
+// joins makes a stream part of a capture.
+func (s *stream) joins(c *capture) { s.capture, s.captured = c, frontier{} }
+
+// joined tells whether all that the capture's streams hold lies behind the end
+// of the stream where it began.
+func (m *Machine) joined(c *capture) bool {
+	for _, s := range m.streams {
+		if s.capture == c && s.captured[s] > c.origin.captured[s] {
+			return false
+		}
+	}
+	return true
+}
+
 // end ends a capture: its streams are streams again.
 func (m *Machine) end(c *capture) {
 	c.ended = true
 	m.captures = slices.DeleteFunc(m.captures, func(o *capture) bool { return o == c })
 	for _, s := range m.streams {
 		if s.capture == c {
-			s.capture = nil
+			s.capture, s.captured = nil, nil
 		}
 	}
 }
@@ -72,6 +97,7 @@ func (m *Machine) admit(s *stream) (skip bool, code api.Code) {
 		if s.capture.invalid {
 			return true, api.CaptureInvalid
 		}
+		s.captured[s]++
 		return true, api.Success
 	}
 	if s == s.ctx.legacy {
@@ -115,7 +141,7 @@ func (s seam) StreamBeginCapture(h api.Stream, mode api.CaptureMode) api.Code {
 	case st.capture != nil:
 		return api.IllegalState
 	}
-	st.capture = &capture{origin: st, mode: mode, thread: threadID()}
+	st.joins(&capture{origin: st, mode: mode, thread: threadID()})
 	m.captures = append(m.captures, st.capture)
 	return api.Success
 }
@@ -136,9 +162,13 @@ func (s seam) StreamEndCapture(h api.Stream) (api.Graph, api.Code) {
 	case c.mode != api.CaptureRelaxed && c.thread != threadID():
 		return 0, api.CaptureWrongThread
 	}
+	joined := m.joined(c)
 	m.end(c)
-	if c.invalid {
+	switch {
+	case c.invalid:
 		return 0, api.CaptureInvalid
+	case !joined:
+		return 0, api.CaptureUnjoined
 	}
 	g := api.Graph(newHandle())
 	m.graphs[g] = true

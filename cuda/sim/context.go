@@ -65,6 +65,9 @@ func (s seam) DevicePrimaryCtxRetain(d api.Device) (api.Context, api.Code) {
 	if c != api.Success {
 		return 0, c
 	}
+	if g.lost != api.Success {
+		return 0, g.lost
+	}
 	if g.primary == nil {
 		m.charge(m.spec.Calls.ContextCreate)
 		c := &context{h: api.Context(newHandle()), g: g, peers: map[*context]bool{}, site: m.site()}
@@ -254,6 +257,22 @@ func (s seam) CtxSynchronize() api.Code {
 	return c.fault
 }
 
+// maxPeers is how many others a GPU can be connected to at a time, in whichever
+// direction: the driver's limit where there is no NVSwitch.
+const maxPeers = 8
+
+// connections counts the contexts that this one reaches or that reach it, other
+// than one of them.
+func (m *Machine) connections(c, but *context) int {
+	n := 0
+	for _, g := range m.gpus {
+		if o := g.primary; o != nil && o != but && (c.peers[o] || o.peers[c]) {
+			n++
+		}
+	}
+	return n
+}
+
 func (s seam) CtxEnablePeerAccess(h api.Context) api.Code {
 	m := s.other()
 	defer m.mu.Unlock()
@@ -269,6 +288,8 @@ func (s seam) CtxEnablePeerAccess(h api.Context) api.Code {
 		return api.PeerAccessUnsupported
 	case c.peers[peer]:
 		return api.PeerAccessAlreadyEnabled
+	case m.connections(c, peer) >= maxPeers || m.connections(peer, c) >= maxPeers:
+		return api.TooManyPeers
 	}
 	c.peers[peer] = true
 	return api.Success

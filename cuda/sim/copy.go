@@ -60,8 +60,16 @@ func (m *Machine) copy(s *stream, dst, src span, f shape) api.Code {
 	if !m.route(&n.work, m.place(dst), m.place(src), f.bytes(), s.ctx) {
 		block = true
 	}
+	// A copy that the driver stages reaches both ends from the host.
+	direct := dst.gpu() != nil && src.gpu() != nil && (m.peered(src.gpu(), dst.gpu()) || m.peered(dst.gpu(), src.gpu()))
 	n.run = func() api.Code {
 		to, from := dst.bytes(f.extent(f.dstPitch)), src.bytes(f.extent(f.srcPitch))
+		switch {
+		case direct && m.options.peer == peerZeros:
+			from = make([]byte, len(from))
+		case direct:
+			to, from = m.reach(s.ctx.g, dst, uint64(len(to))), m.reach(s.ctx.g, src, uint64(len(from)))
+		}
 		for i := range f.height {
 			copy(to[i*f.dstPitch:][:f.width], from[i*f.srcPitch:][:f.width])
 		}

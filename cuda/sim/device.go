@@ -53,7 +53,9 @@ type gpu struct {
 
 	primary  *context
 	retained int
-	used     uint64 // bytes of memory
+	used     uint64   // bytes of memory
+	lost     api.Code // what it answers since it was lost
+	gate     *node    // while it stalls: what all that is new waits for
 
 	node                          *numa
 	d2h, h2d, duplex, mem         link

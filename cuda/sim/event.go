@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"maps"
 	"time"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
@@ -16,6 +17,7 @@ type event struct {
 	site     site
 	node     *node    // the latest record
 	captured *capture // the latest record was into a capture
+	frontier frontier // likewise: what lies behind it there
 	clock    clock    // what the latest record stands for, if the machine watches
 }
 
@@ -77,13 +79,14 @@ func (s seam) EventRecord(h api.Event, sh api.Stream) api.Code {
 	}
 	if skip, code := m.admit(st); skip {
 		if code == api.Success {
-			e.node, e.captured = nil, st.capture
+			st.captured[st]-- // a record is no work
+			e.node, e.captured, e.frontier = nil, st.capture, maps.Clone(st.captured)
 		}
 		return code
 	}
 	n := &node{work: work{latency: st.ctx.g.spec.Event.us()}}
 	m.enqueue(st, n)
-	e.node, e.captured = n, nil
+	e.node, e.captured, e.frontier = n, nil, nil
 	m.watch.recorded(e, st)
 	return st.ctx.fault
 }

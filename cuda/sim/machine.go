@@ -82,6 +82,8 @@ type Machine struct {
 	leaks    []string                   // what died with its context
 	watch    *watch                     // nil if it does not look for races
 	race     *RaceError
+	gates    int        // GPUs that stall
+	opened   *sync.Cond // one of them goes on
 }
 
 type options struct {
@@ -91,6 +93,7 @@ type options struct {
 	equalHost    bool
 	watch        bool
 	watchThreads bool
+	peer         peerFault
 }
 
 // An Option sets something about a Machine that is not a property of the hardware.
@@ -144,6 +147,7 @@ func New(spec Spec, opts ...Option) (*Machine, error) {
 		o(&m.options)
 	}
 	m.watch = newWatch(m.options)
+	m.opened = sync.NewCond(&m.mu)
 	m.rng = rand.New(rand.NewPCG(m.options.seed, 0x67656666))
 	for i, g := range spec.GPUs {
 		m.gpus = append(m.gpus, newGPU(i, g))
@@ -174,6 +178,9 @@ func (m *Machine) Close() error {
 	defer m.mu.Unlock()
 	if m.closed {
 		return nil
+	}
+	for _, g := range m.gpus {
+		m.resume(g)
 	}
 	for _, g := range m.gpus {
 		if c := g.primary; c != nil {

@@ -55,6 +55,8 @@ type alloc struct {
 	g   *gpu   // of device memory
 	buf []byte // of device memory, when first touched
 
+	mirrors map[*gpu][]byte // of device memory, where peers see another: see PeerMirror
+
 	host       unsafe.Pointer // of host memory
 	keep       []byte         // its backing, if it is ours
 	registered bool

@@ -369,7 +369,7 @@ func (v view) Bytes(addr, n uint64) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %#x is memory of GPU %d", errUnreachable, addr, at.ordinal)
 	}
 	v.m.touched(v.late, s, n, true)
-	return s.bytes(n), nil
+	return v.m.reach(v.g, s, n), nil
 }
 
 // fault is the sticky error that a kernel's failure is to the driver.

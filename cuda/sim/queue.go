@@ -54,6 +54,7 @@ func (m *Machine) enqueue(s *stream, n *node, after ...*node) {
 		}
 	}
 	dep(s.tail)
+	dep(s.ctx.g.gate)
 	for _, d := range after {
 		dep(d)
 	}
@@ -99,6 +100,9 @@ func (m *Machine) wait(n *node) {
 
 // until is wait for a thread that polls: it goes on at the very end of n.
 func (m *Machine) until(n *node) {
+	for m.stalled(n) {
+		m.opened.Wait()
+	}
 	m.line.until(n)
 	m.clock = max(m.clock, n.end)
 	for !n.ran {

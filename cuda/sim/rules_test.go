@@ -663,6 +663,40 @@ var rules = []rule{
 		r.ok(r.d.StreamDestroy(s))
 		r.ok(r.d.MemFree(p))
 	}},
+	{"capture: work that was not joined is 904 at the end", func(r *rig) {
+		a, b := r.stream(0), r.stream(0)
+		fork, join := r.event(0), r.event(0)
+		p := r.device(0, 64)
+		for _, c := range []struct {
+			work, joined, late bool
+			want               api.Code
+		}{
+			{false, false, false, api.Success},
+			{true, false, false, api.CaptureUnjoined},
+			{true, true, false, api.Success},
+			{true, true, true, api.CaptureUnjoined},
+		} {
+			r.ok(r.d.StreamBeginCapture(a, api.CaptureRelaxed))
+			r.ok(r.d.MemsetD8Async(p, 1, 64, a))
+			r.ok(r.d.EventRecord(fork, a))
+			r.ok(r.d.StreamWaitEvent(b, fork))
+			if c.work {
+				r.ok(r.d.MemsetD8Async(p, 2, 64, b))
+			}
+			if c.joined {
+				r.ok(r.d.EventRecord(join, b))
+				r.ok(r.d.StreamWaitEvent(a, join))
+			}
+			if c.late {
+				r.ok(r.d.MemsetD8Async(p, 3, 64, b))
+			}
+			_, code := r.d.StreamEndCapture(a)
+			r.is(c.want, code)
+			st, code := r.d.StreamIsCapturing(b)
+			r.ok(code)
+			require.Equal(r.t, api.CaptureNone, st)
+		}
+	}},
 	{"capture: events join streams, and keep what is captured apart from what is not", func(r *rig) {
 		a, b, c := r.stream(0), r.stream(0), r.stream(0)
 		in, out := r.event(0), r.event(0)

@@ -16,8 +16,9 @@ type stream struct {
 	nonBlocking bool
 	site        site
 	capture     *capture
-	actor       int   // of the watch
-	clock       clock // likewise: what has happened once the last command has
+	captured    frontier // of the capture
+	actor       int      // of the watch
+	clock       clock    // likewise: what has happened once the last command has
 
 	tail     *node   // the last command
 	pending  []*node // whose bytes have not run
@@ -186,6 +187,7 @@ func (s seam) StreamWaitEvent(h api.Stream, eh api.Event) api.Code {
 		st.capture.invalid, e.captured.invalid = true, true
 		return api.CaptureMerge
 	case st.capture != nil:
+		st.captured.join(e.frontier)
 		return api.Success
 	case e.captured != nil:
 		if st == st.ctx.legacy {
@@ -193,7 +195,8 @@ func (s seam) StreamWaitEvent(h api.Stream, eh api.Event) api.Code {
 			return api.CaptureImplicit
 		}
 		// The stream joins the capture.
-		st.capture = e.captured
+		st.joins(e.captured)
+		st.captured.join(e.frontier)
 		return api.Success
 	}
 	if skip, code := m.admit(st); skip {
