@@ -42,10 +42,6 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-func errorf(op string, rank int, format string, args ...any) *Error {
-	return &Error{op, rank, fmt.Errorf(format, args...)}
-}
-
 // argument is an ErrArgument with its reason.
 func argument(op string, rank int, format string, args ...any) *Error {
 	return &Error{op, rank, fmt.Errorf("%w: "+format, append([]any{ErrArgument}, args...)...)}

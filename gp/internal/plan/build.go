@@ -29,7 +29,7 @@ func (b *builder) users(s Span) (m *rangeMap[users], lo, hi uint64) {
 	at, lo := b.p.locate(s)
 	m = b.mem[at.index()]
 	if m == nil {
-		m = newRangeMap(b.p.size(at.space, at.rank), users{writer: -1})
+		m = newRangeMap(b.p.size(at.space, at.rank), users{writer: -1}, usersFrom)
 		b.mem[at.index()] = m
 	}
 	return m, lo, lo + s.Len

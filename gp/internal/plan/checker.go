@@ -72,11 +72,11 @@ func check(p *Plan) (*checker, error) {
 	}
 	for r := range p.Ranks {
 		for _, s := range []Space{Out, Host, Scratch} {
-			c.mem[region{s, r}.index()] = newRangeMap(p.size(s, r), cell{users: users{writer: -1}})
+			c.mem[region{s, r}.index()] = newRangeMap(p.size(s, r), cell{users: users{writer: -1}}, cellFrom)
 		}
 		own := cell{users: users{writer: -1}, value: value{known: true, fold: c.folds.of(-1, r)}}
 		if !p.InPlace {
-			c.mem[region{In, r}.index()] = newRangeMap(p.InBytes[r], own)
+			c.mem[region{In, r}.index()] = newRangeMap(p.InBytes[r], own, cellFrom)
 			continue
 		}
 		c.mem[region{Out, r}.index()].set(p.InOff[r], p.InOff[r]+p.InBytes[r], own)
@@ -297,7 +297,7 @@ type cell struct {
 	value
 }
 
-func (c cell) from(n uint64) cell {
+func cellFrom(c cell, n uint64) cell {
 	c.at += n
 	return c
 }

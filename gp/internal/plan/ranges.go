@@ -14,12 +14,16 @@ type segment[T any] struct {
 }
 
 // A rangeMap gives each byte of a region a state. Its segments are sorted, do
-// not overlap and leave no gap.
-type rangeMap[T interface{ from(n uint64) T }] struct{ segs []segment[T] }
+// not overlap and leave no gap. The state of a segment speaks of its first byte;
+// from gives what it is n bytes further on.
+type rangeMap[T any] struct {
+	segs []segment[T]
+	from func(s T, n uint64) T
+}
 
 // newRangeMap is a map of the bytes [0, n) that all have the state s.
-func newRangeMap[T interface{ from(n uint64) T }](n uint64, s T) *rangeMap[T] {
-	m := &rangeMap[T]{}
+func newRangeMap[T any](n uint64, s T, from func(T, uint64) T) *rangeMap[T] {
+	m := &rangeMap[T]{from: from}
 	if n > 0 {
 		m.segs = []segment[T]{{0, n, s}}
 	}
@@ -35,7 +39,7 @@ func (m *rangeMap[T]) split(at uint64) int {
 	}
 	s := m.segs[i]
 	m.segs[i].hi = at
-	m.segs = slices.Insert(m.segs, i+1, segment[T]{at, s.hi, s.state.from(at - s.lo)})
+	m.segs = slices.Insert(m.segs, i+1, segment[T]{at, s.hi, m.from(s.state, at-s.lo)})
 	return i + 1
 }
 
@@ -68,7 +72,7 @@ type users struct {
 	readers []int
 }
 
-func (u users) from(uint64) users { return u }
+func usersFrom(u users, _ uint64) users { return u }
 
 // read returns u with step i, which runs on the given lane, as a reader. The
 // slice is copied, since the halves of a split segment share it.

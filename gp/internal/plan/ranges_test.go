@@ -12,14 +12,14 @@ import (
 // place is a state that counts bytes.
 type place uint64
 
-func (p place) from(n uint64) place { return p + place(n) }
+func placeFrom(p place, n uint64) place { return p + place(n) }
 
 // TestRangeMap compares it with an array of one state a byte.
 func TestRangeMap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 11))
 	for range 50 {
 		n := rng.Uint64N(100)
-		m := newRangeMap[place](n, 1000)
+		m := newRangeMap(n, place(1000), placeFrom)
 		want := make([]place, n)
 		for i := range want {
 			want[i] = 1000 + place(i)
