@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write the tables of docs/simulator.md")
+
+// compared are the comparisons that ran: several tests want them.
+var compared struct {
+	sync.Mutex
+	by map[string][]comparison
+}
+
+// once runs comparisons that did not run yet.
+func once(t testing.TB, name string, run func(testing.TB) []comparison) []comparison {
+	compared.Lock()
+	defer compared.Unlock()
+	if compared.by == nil {
+		compared.by = map[string][]comparison{}
+	}
+	if _, ok := compared.by[name]; !ok {
+		compared.by[name] = run(t)
+	}
+	return compared.by[name]
+}
+
+// fitted lists the free parameters of a machine.
+func fitted(t testing.TB, name string) []NamedFigure {
+	s, err := Builtin(name)
+	require.NoError(t, err)
+	var out []NamedFigure
+	for _, f := range s.Figures() {
+		if f.Fitted {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func TestFreeParameters(t *testing.T) {
+	for name, want := range map[string][]string{
+		"1xh200":     {"gpus[].d2h", "gpus[].h2d", "gpus[].duplex", "gpus[].memory", "gpus[].per_copy", "gpus[].event", "gpus[].launch", "calls.wake"},
+		"2x4090":     nil,
+		"4x4090":     nil,
+		"8x4090":     {"gpus[].memory", "staging.rate"},
+		"8x4090-p2p": {"gpus[].memory", "staging.rate", "peer.near", "peer.far"},
+		"2x5090":     {"gpus[].memory", "staging.rate", "staging.per_copy"},
+	} {
+		var got []string
+		for _, f := range fitted(t, name) {
+			got = append(got, strings.Replace(f.Name, "gpus[0]", "gpus[]", 1))
+			t.Logf("%s: %s = %v %s", name, f.Name, f.Value, f.Unit)
+		}
+		require.Equal(t, want, got, name)
+	}
+}
+
+// tables is what the document holds of the comparisons and parameters.
+func tables(t testing.TB) string {
+	var b strings.Builder
+	for _, m := range []struct {
+		name string
+		run  func(testing.TB) []comparison
+	}{
+		{"1xh200", h200Comparisons}, {"8x4090", deniedComparisons}, {"8x4090-p2p", patchedComparisons}, {"2x5090", twoCards},
+	} {
+		free := fitted(t, m.name)
+		fmt.Fprintf(&b, "### %s\n\n%d free parameters:", m.name, len(free))
+		for i, f := range free {
+			if i > 0 {
+				b.WriteString(",")
+			}
+			fmt.Fprintf(&b, " `%s` %v %s", f.Name, f.Value, f.Unit)
+		}
+		b.WriteString(".\n\n" + comparisonHead)
+		for _, c := range once(t, m.name, m.run) {
+			b.WriteString(c.row() + "\n")
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString("`2x4090` and `4x4090` have no free parameters: all their figures are other machines'.\n")
+	return b.String()
+}
+
+func TestDocument(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the document is written on amd64; elsewhere a last digit may differ, because operations are fused")
+	}
+	root := filepath.Join("..", "..")
+	if _, err := os.Stat(filepath.Join(root, "go.mod")); err != nil {
+		t.Skipf("outside of the module, there is no document here: %v", err)
+	}
+	path := filepath.Join(root, "docs", "simulator.md")
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	const begin, end = "<!-- tables -->\n", "<!-- end of tables -->\n"
+	before, rest, ok := strings.Cut(string(b), begin)
+	require.True(t, ok)
+	old, after, ok := strings.Cut(rest, end)
+	require.True(t, ok)
+	want := "\n" + tables(t)
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(before+begin+want+end+after), 0o644))
+		return
+	}
+	require.Equal(t, want, strings.ReplaceAll(old, "\r\n", "\n"), "docs/simulator.md is not what go test ./cuda/sim -run TestDocument -update writes")
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
+)
+
+const (
+	kib = 1 << 10
+	gib = 1 << 30
+)
+
+// measuredStaged is what staged copies on one H200 took (2026-11-29): D2H on one
+// stream, H2D on another, events between them. 1 GiB in GiB/s, the others in us.
+var measuredStaged = []struct {
+	chunk           uint64
+	rate, us16, us4 float64 // 0: not measured
+}{
+	{256 * kib, 26.9, 626, 167},
+	{512 * kib, 33.3, 495, 139},
+	{1 * mib, 39.5, 431, 129},
+	{2 * mib, 43.6, 408, 138},
+	{4 * mib, 45.6, 423, 170},
+	{8 * mib, 46.1, 484, 0},
+	{16 * mib, 46.2, 0, 0},
+}
+
+// stagedSlots is as many as the measurement and package gp use.
+const stagedSlots = 3
+
+// staged is a rig for staged copies between two ranks of one GPU.
+type staged struct {
+	*rig
+	out, in      api.Stream
+	ready, freed [stagedSlots]api.Event
+	src, dst     api.Ptr
+	host         unsafe.Pointer
+}
+
+// stagedSpan is what of the buffers is really there. A copy goes over its first
+// chunk again and again, which takes as long as one that goes on.
+const stagedSpan = 16 * mib
+
+func newStaged(t testing.TB) *staged {
+	m, err := Open("1xh200")
+	require.NoError(t, err)
+	s := &staged{rig: newRigOf(t, m)}
+	s.out, s.in = s.stream(0), s.stream(0)
+	for i := range stagedSlots {
+		s.ready[i], s.freed[i] = s.event(0), s.event(0)
+	}
+	s.src, s.dst = s.device(0, stagedSpan), s.device(0, stagedSpan)
+	_, s.host = s.pinned(stagedSlots * stagedSpan)
+	return s
+}
+
+// copy takes n bytes in chunks through the slots and tells how long it took,
+// from the first call to the return of the synchronisation.
+func (s *staged) copy(n, chunk uint64) time.Duration {
+	return s.timed(func() {
+		for k, at := 0, uint64(0); at < n; k, at = k+1, at+chunk {
+			slot, piece := k%stagedSlots, min(chunk, n-at)
+			half := unsafe.Add(s.host, uint64(slot)*chunk)
+			if k >= stagedSlots {
+				s.ok(s.d.StreamWaitEvent(s.out, s.freed[slot]))
+			}
+			s.ok(s.d.MemcpyDtoHAsync(half, s.src, piece, s.out))
+			s.ok(s.d.EventRecord(s.ready[slot], s.out))
+			s.ok(s.d.StreamWaitEvent(s.in, s.ready[slot]))
+			s.ok(s.d.MemcpyHtoDAsync(s.dst, half, piece, s.in))
+			s.ok(s.d.EventRecord(s.freed[slot], s.in))
+		}
+		s.ok(s.d.StreamSynchronize(s.in))
+	})
+}
+
+// A comparison is a figure of the model beside one that was measured.
+type comparison struct {
+	machine, what, unit string
+	measured, model     float64
+	// fitted says that a parameter was set by the figure; limit is the error
+	// that it may have, 0 for none; aim the one that is hoped for.
+	fitted     bool
+	limit, aim float64
+}
+
+// off is how far the model is off, as a part of what was measured.
+func (c *comparison) off() float64 { return c.model/c.measured - 1 }
+
+func (c *comparison) row() string {
+	kind, bound := "predicted", ""
+	if c.fitted {
+		kind = "fitted"
+	}
+	switch {
+	case c.limit > 0:
+		bound = fmt.Sprintf("within %.0f%%", 100*c.limit)
+	case c.aim > 0:
+		bound = fmt.Sprintf("aim %.0f%%", 100*c.aim)
+	}
+	return fmt.Sprintf("| %s | %s | %.4g | %.4g | %+.1f%% | %s | %s |", c.what, c.unit, c.measured, c.model, 100*c.off(), kind, bound)
+}
+
+const comparisonHead = "| what | unit | measured | model | error | kind | bound |\n|---|---|---|---|---|---|---|\n"
+
+func h200Comparisons(t testing.TB) []comparison {
+	s := newStaged(t)
+	var out []comparison
+	add := func(what, unit string, measured, model float64, fitted bool, limit float64) {
+		out = append(out, comparison{"1xh200", what, unit, measured, model, fitted, limit, 0})
+	}
+
+	// What the parameters were set by.
+	rate := func(n uint64, f func()) float64 { return float64(n) / s.timed(f).Seconds() / gib }
+	pieces := func(piece uint64, move func(at uint64)) func() {
+		return func() {
+			for at := uint64(0); at < gib/4; at += piece {
+				move(at % stagedSpan)
+			}
+			s.ok(s.d.StreamSynchronize(s.out))
+		}
+	}
+	d2h := func(piece uint64) func(uint64) {
+		return func(at uint64) { s.ok(s.d.MemcpyDtoHAsync(unsafe.Add(s.host, at), s.src+api.Ptr(at), piece, s.out)) }
+	}
+	add("D2H alone", "GiB/s", 51.4, rate(gib/4, pieces(stagedSpan, d2h(stagedSpan))), true, 0.02)
+	add("H2D alone", "GiB/s", 51.6, rate(gib/4, pieces(stagedSpan, func(at uint64) {
+		s.ok(s.d.MemcpyHtoDAsync(s.src+api.Ptr(at), unsafe.Add(s.host, at), stagedSpan, s.out))
+	})), true, 0.02)
+	add("D2H and H2D at once, sum", "GiB/s", 94.8, rate(gib/2, func() {
+		for at := uint64(0); at < gib/4; at += stagedSpan {
+			s.ok(s.d.MemcpyDtoHAsync(s.host, s.src, stagedSpan, s.out))
+			s.ok(s.d.MemcpyHtoDAsync(s.dst, unsafe.Add(s.host, stagedSpan), stagedSpan, s.in))
+		}
+		s.ok(s.d.CtxSynchronize())
+	}), true, 0.02)
+	for _, p := range []struct {
+		piece uint64
+		rate  float64
+	}{{64 * kib, 17.2}, {256 * kib, 36.9}, {mib, 46.8}, {4 * mib, 50.1}} {
+		add("D2H in pieces of "+size(p.piece), "GiB/s", p.rate, rate(gib/4, pieces(p.piece, d2h(p.piece))), true, 0.07)
+	}
+	a, b := s.device(0, gib/8), s.device(0, gib/8)
+	add("copy within the device, payload", "GiB/s", 1939, rate(gib/8, func() {
+		s.ok(s.d.MemcpyDtoDAsync(b, a, gib/8, s.out))
+		s.ok(s.d.StreamSynchronize(s.out))
+	}), true, 0.1)
+	s.ok(s.d.MemFree(a))
+	s.ok(s.d.MemFree(b))
+	add("4 KiB D2H and synchronise", "us", 6.7, us(s.timed(func() {
+		s.ok(s.d.MemcpyDtoHAsync(s.host, s.src, 4*kib, s.out))
+		s.ok(s.d.StreamSynchronize(s.out))
+	})), true, 0.07)
+
+	f := s.function("gp_test_spin")
+	add("launch and synchronise", "us", 9.8, us(s.timed(func() {
+		s.ok(s.d.LaunchKernel(f, launch(s.out, 0)))
+		s.ok(s.d.StreamSynchronize(s.out))
+	})), true, 0.07)
+
+	// What they predict.
+	add("staged copy, 4 KiB", "us", 10.7, us(s.copy(4*kib, 4*kib)), false, 0)
+	for _, r := range measuredStaged {
+		took := s.copy(gib, r.chunk)
+		add("staged copy, 1 GiB in chunks of "+size(r.chunk), "GiB/s", r.rate, 1/took.Seconds(), false, 0.07)
+	}
+	for _, r := range measuredStaged {
+		if r.us16 > 0 {
+			add("staged copy, 16 MiB in chunks of "+size(r.chunk), "us", r.us16, us(s.copy(16*mib, r.chunk)), false, 0.07)
+		}
+	}
+	for _, r := range measuredStaged {
+		if r.us4 > 0 {
+			add("staged copy, 4 MiB in chunks of "+size(r.chunk), "us", r.us4, us(s.copy(4*mib, r.chunk)), false, 0.07)
+		}
+	}
+	return out
+}
+
+func size(n uint64) string {
+	if n < mib {
+		return fmt.Sprintf("%d KiB", n/kib)
+	}
+	return fmt.Sprintf("%d MiB", n/mib)
+}
+
+// hold prints the comparisons and fails for those beyond their limit.
+func hold(t *testing.T, cs []comparison) {
+	t.Helper()
+	var table strings.Builder
+	for _, c := range cs {
+		table.WriteString(c.row() + "\n")
+	}
+	t.Logf("%s\n%s%s", cs[0].machine, comparisonHead, table.String())
+	for _, c := range cs {
+		if c.limit > 0 {
+			require.LessOrEqual(t, math.Abs(c.off()), c.limit, "%s of %s: measured %v, model %v", c.what, c.machine, c.measured, c.model)
+		}
+	}
+}
+
+func TestStagedCopyOfAnH200(t *testing.T) {
+	cs := once(t, "1xh200", h200Comparisons)
+	require.Len(t, slices.DeleteFunc(slices.Clone(cs), func(c comparison) bool { return c.fitted }), 1+7+6+5)
+	hold(t, cs)
+}
