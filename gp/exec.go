@@ -14,8 +14,9 @@ import (
 // A run is one execution of a program: the ranks, addresses and streams that
 // fill it in. The group keeps one and reuses it under its lock.
 type run struct {
-	op   string
-	prog *program
+	op     string
+	number uint64 // of the group's runs
+	prog   *program
 	// By plan rank:
 	rank    []*Rank
 	in, out []api.Ptr
@@ -41,6 +42,7 @@ type run struct {
 
 func (x *run) reset(op string, pr *program, n int) {
 	x.op, x.prog, x.staging, x.refused = op, pr, false, false
+	x.number++
 	x.rank = resize(x.rank, n)
 	x.in, x.out = resize(x.in, n), resize(x.out, n)
 	x.stream, x.other, x.otherRank = resize(x.stream, n), resize(x.other, n), resize(x.otherRank, n)
@@ -247,16 +249,15 @@ func (g *Group) enter(x *run, r int) (string, api.Code) {
 		if !used[lane] {
 			continue
 		}
-		q := x.queue(r, lane)
 		for o := range pr.plan.Ranks {
-			if pr.uses[r].host[lane]&(1<<o) != 0 {
-				if call, c := rk.waitMarks(&x.bind, q, x.fences[2*o]); c != api.Success {
+			if pr.uses[r].writesHost[lane]&(1<<o) != 0 {
+				if call, c := x.waitMarks(r, lane, x.fences[2*o]); c != api.Success {
 					return call, c
 				}
 			}
 		}
-		if pr.uses[r].scratch[lane] {
-			if call, c := rk.waitMarks(&x.bind, q, x.fences[2*r+1]); c != api.Success {
+		if pr.uses[r].writesToScratch[lane] {
+			if call, c := x.waitMarks(r, lane, x.fences[2*r+1]); c != api.Success {
 				return call, c
 			}
 		}
@@ -288,17 +289,25 @@ func (g *Group) fence(x *run, r int, owner *Rank, s api.Stream) (string, api.Cod
 	return "", api.Success
 }
 
-// waitMarks makes a queue of the rank wait for marks. It leaves out what is
-// known to be done and what the queue's own order implies.
-func (r *Rank) waitMarks(b *binder, q api.Stream, ms []*mark) (string, api.Code) {
+// waitMarks makes a queue of rank r wait for marks. It leaves out what is known
+// to be done, what the queue has been told before, and what its own order implies.
+func (x *run) waitMarks(r int, lane uint8, ms []*mark) (string, api.Code) {
+	rk, q, bit := x.rank[r], x.queue(r, lane), uint64(1)<<(r*plan.Lanes+int(lane))
 	for _, m := range ms {
-		if m.done.Load() || m.queue == q && r.owns(q) {
+		if m.done.Load() || m.queue == q && rk.owns(q) {
 			continue
 		}
-		if call, c := b.to(r.ctx); c != api.Success {
+		if m.awaitedIn != x.number {
+			m.awaitedIn, m.awaitedBy = x.number, 0
+		}
+		if m.awaitedBy&bit != 0 {
+			continue
+		}
+		m.awaitedBy |= bit
+		if call, c := x.bind.to(rk.ctx); c != api.Success {
 			return call, c
 		}
-		if c := b.api.StreamWaitEvent(q, m.ev); c != api.Success {
+		if c := x.bind.api.StreamWaitEvent(q, m.ev); c != api.Success {
 			return "cuStreamWaitEvent", c
 		}
 	}
@@ -380,7 +389,7 @@ func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
 		}
 		q := x.queue(r, lane)
 		implied := pr.implied[r][lane]
-		if implied && q == x.stream[r] && x.otherRank[r] == nil {
+		if pr.beside[r][lane] || implied && q == x.stream[r] && x.otherRank[r] == nil {
 			continue
 		}
 		if call, c := x.bind.to(rk.ctx); c != api.Success {

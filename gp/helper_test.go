@@ -333,8 +333,9 @@ $spin:
 $loop:
 	setp.ge.u32 %p2, %r4, %r6;
 	@%p2 bra $done;
-	mul.lo.s32 %r8, %r4, 131;
-	shr.u32 %r9, %r4, 8;
+	rem.u32 %r9, %r4, 65521;
+	mul.lo.s32 %r8, %r9, 131;
+	shr.u32 %r9, %r9, 8;
 	mad.lo.s32 %r8, %r9, 7, %r8;
 	add.s32 %r8, %r8, %r7;
 	cvt.u64.u32 %rd8, %r4;
@@ -365,13 +366,18 @@ func init() {
 	})
 }
 
-// pattern is what a producer leaves: byte i is i*131 + i/256*7 + seed*29.
+// patternPeriod is a prime: two pieces of a pattern, at multiples of a round
+// number, are never the same.
+const patternPeriod = 65521
+
+// pattern is what a producer leaves: byte i is k*131 + k/256*7 + seed*29, where
+// k is i modulo the period.
 func pattern(n, seed int) []byte {
 	patterns.Lock()
 	defer patterns.Unlock()
 	p := &patterns.of[byte(seed)]
 	if *p == nil {
-		*p = make([]byte, 1<<16) // then it starts anew
+		*p = make([]byte, patternPeriod)
 		for i := range *p {
 			(*p)[i] = byte(i*131 + (i>>8)*7 + seed*29)
 		}

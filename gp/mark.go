@@ -19,7 +19,10 @@ type mark struct {
 	ev    api.Event
 	queue api.Stream // the stream it was recorded on
 	done  atomic.Bool
-	refs  int // under the group's lock
+	// Under the group's lock:
+	refs      int
+	awaitedIn uint64 // the run in which queues waited for it last,
+	awaitedBy uint64 // and which: a bit for each of the run's queues
 }
 
 // newMark takes a mark from the rank's free list. Its one reference is the

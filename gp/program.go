@@ -28,8 +28,9 @@ type program struct {
 	events []int  // plan events in use at once, by rank
 	uses   []uses // by rank
 	// implied tells of a queue that its end precedes another queue's end, so
-	// that who waits for that one need not wait for this one.
-	implied [][plan.Lanes]bool
+	// that who waits for that one need not wait for this one; beside, that it
+	// precedes the end of the rank's other queue.
+	implied, beside [][plan.Lanes]bool
 	// holds says, by queue, whose regions are in use until the queue's end. A
 	// queue answers for those whose end its own implies.
 	holds [][plan.Lanes]held
@@ -37,11 +38,12 @@ type program struct {
 	lastRun uint64 // for the plan cache
 }
 
-// uses says which memory of others a rank's queues touch.
+// uses says what a rank's queues touch, and what of that they write: who reads
+// a region reads what the run has written there, and is behind the writer then.
 type uses struct {
-	queue   [plan.Lanes]bool
-	host    [plan.Lanes]uint64 // bit set of ranks whose pinned memory the queue touches
-	scratch [plan.Lanes]bool
+	queue                    [plan.Lanes]bool
+	host, writesHost         [plan.Lanes]uint64 // bit sets of ranks, whose pinned memory
+	scratch, writesToScratch [plan.Lanes]bool
 }
 
 // held is two bit sets of ranks.
@@ -147,6 +149,12 @@ func compile(p *plan.Plan, inline bool) *program {
 		}
 		u := &pr.uses[s.Rank]
 		u.queue[lane] = true
+		switch s.Dst.Space {
+		case plan.Host:
+			u.writesHost[lane] |= 1 << s.Dst.Rank
+		case plan.Scratch:
+			u.writesToScratch[lane] = true
+		}
 		for _, sp := range append([]plan.Span{s.Dst}, s.Src...) {
 			switch sp.Space {
 			case plan.Host:
@@ -156,11 +164,12 @@ func compile(p *plan.Plan, inline bool) *program {
 			}
 		}
 	}
-	by := impliedEnds(p, queue)
-	pr.implied, pr.holds = make([][plan.Lanes]bool, p.Ranks), make([][plan.Lanes]held, p.Ranks)
+	by, behind := impliedEnds(p, queue)
+	pr.implied, pr.beside, pr.holds = make([][plan.Lanes]bool, p.Ranks), make([][plan.Lanes]bool, p.Ranks), make([][plan.Lanes]held, p.Ranks)
 	for k, q := range by {
 		u := &pr.uses[k/plan.Lanes]
 		pr.implied[k/plan.Lanes][k%plan.Lanes] = q != k
+		pr.beside[k/plan.Lanes][k%plan.Lanes] = behind(k, k^1)
 		h := &pr.holds[q/plan.Lanes][q%plan.Lanes]
 		h.host |= u.host[k%plan.Lanes]
 		if u.scratch[k%plan.Lanes] {
@@ -172,7 +181,9 @@ func compile(p *plan.Plan, inline bool) *program {
 
 // impliedEnds finds, for each queue, a queue whose last step happens behind its
 // own last step and behind which no other queue ends; itself if there is none.
-func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) []int {
+// Behind tells of any two queues whether the first one's end precedes the
+// second one's.
+func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (by []int, behind func(k, q int) bool) {
 	n := p.Ranks * plan.Lanes
 	// known[q][k] is the last step of queue k, plus one, that has happened
 	// before what queue q did last.
@@ -193,10 +204,10 @@ func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) []int {
 		lastOf[q] = j + 1
 		at[j] = append([]int(nil), known[q]...)
 	}
-	behind := func(k, q int) bool {
+	behind = func(k, q int) bool {
 		return q != k && lastOf[k] > 0 && lastOf[q] > 0 && known[q][k] >= lastOf[k]
 	}
-	by := make([]int, n)
+	by = make([]int, n)
 	for k := range n {
 		by[k] = k
 		// Ends are partly ordered, so climbing ends.
@@ -209,7 +220,7 @@ func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) []int {
 			}
 		}
 	}
-	return by
+	return by, behind
 }
 
 func (pr *program) instr(s *plan.Step, lane uint8, step int) instr {
