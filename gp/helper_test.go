@@ -363,6 +363,9 @@ func init() {
 			return nil
 		},
 		Takes: func(p []byte) time.Duration { return time.Duration(float64(word(p, 3)) / clockRate * 1e9) },
+		Touches: func(p []byte) []sim.Touch {
+			return []sim.Touch{{Addr: word(p, 0), Bytes: word(p, 1), Write: true}}
+		},
 	})
 }
 
@@ -403,9 +406,13 @@ func newProducer(t testing.TB, cc *cuda.Context) *producer {
 // fill enqueues on s: after that time, n bytes at p hold the pattern of the seed.
 func (p *producer) fill(s *cuda.Stream, at cuda.Ptr, n, seed int, after time.Duration) {
 	p.t.Helper()
+	require.NoError(p.t, p.enqueue(s, at, n, seed, after))
+}
+
+func (p *producer) enqueue(s *cuda.Stream, at cuda.Ptr, n, seed int, after time.Duration) error {
 	var args cuda.Params
 	args.Ptr(at).Uint64(uint64(n)).Uint64(uint64(seed)).Uint64(uint64(after.Seconds() * clockRate))
-	require.NoError(p.t, p.fn.Launch(cuda.LaunchConfig{Grid: [3]uint32{16}, Block: [3]uint32{256}}, s, args.Bytes()))
+	return p.fn.Launch(cuda.LaunchConfig{Grid: [3]uint32{16}, Block: [3]uint32{256}}, s, args.Bytes())
 }
 
 // cores makes the test run on as many threads as n, also where the machine has fewer.

@@ -4,10 +4,8 @@ package gp_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
-	"math/rand/v2"
-	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -17,7 +15,6 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/cuda/sim"
 	"github.com/geforce-p2p/geforce-p2p/gp"
 	"github.com/geforce-p2p/geforce-p2p/internal/api/tap"
-	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 )
 
@@ -32,6 +29,13 @@ type scene struct {
 	chunk int
 	alg   gp.Algorithm
 	op    string
+	// superfluous is the waits that no access needs. In a collective that is
+	// not in place and whose two buffers have streams of their own, both lanes
+	// wait for both streams and both streams for both lanes, though a lane may
+	// not touch one of the buffers, or only behind the other lane. And a region
+	// that several runs have used waits for the marks of each, though the last
+	// of them has waited for the others.
+	superfluous int
 }
 
 var scenes = []scene{
@@ -39,29 +43,36 @@ var scenes = []scene{
 	{name: "copies in chunks", ranks: 2, calls: 3, n: 900 << 10, chunk: 192 << 10, op: "copy"},
 	{name: "local copy", ranks: 2, calls: 2, n: 10_000, op: "local"},
 	{name: "direct copy", ranks: 2, peers: true, calls: 2, n: 10_000, op: "copy"},
-	{name: "small all_reduces", ranks: 2, calls: 9, n: 120 << 10, op: "all_reduce", alg: gp.AlgorithmRing},
-	{name: "all_reduces", ranks: 2, calls: 2, n: 1 << 20, chunk: 192 << 10, op: "all_reduce", alg: gp.AlgorithmRing},
-	{name: "all_reduce of three", ranks: 3, calls: 2, n: 1 << 20, chunk: 192 << 10, op: "all_reduce", alg: gp.AlgorithmRing},
-	{name: "all_reduces without scratch", ranks: 2, calls: 2, n: 1 << 20, chunk: 192 << 10, op: "all_reduce", alg: gp.AlgorithmRingZeroCopy},
-	{name: "all_gathers", ranks: 3, calls: 2, n: 700 << 10, chunk: 192 << 10, op: "all_gather", alg: gp.AlgorithmDirect},
-	{name: "all_gathers around the ring", ranks: 2, calls: 2, n: 700 << 10, chunk: 192 << 10, op: "all_gather", alg: gp.AlgorithmRing},
+	{name: "small all_reduces", ranks: 2, calls: 9, n: 120 << 10, op: "all_reduce", alg: gp.AlgorithmRing, superfluous: 4},
+	{name: "all_reduces", ranks: 2, calls: 2, n: 1 << 20, chunk: 192 << 10, op: "all_reduce", alg: gp.AlgorithmRing, superfluous: 12},
+	{name: "all_reduce of three", ranks: 3, calls: 2, n: 1 << 20, chunk: 192 << 10, op: "all_reduce", alg: gp.AlgorithmRing, superfluous: 18},
+	{name: "all_reduces without scratch", ranks: 2, calls: 2, n: 1 << 20, chunk: 192 << 10, op: "all_reduce", alg: gp.AlgorithmRingZeroCopy, superfluous: 12},
+	{name: "all_gathers", ranks: 3, calls: 2, n: 700 << 10, chunk: 192 << 10, op: "all_gather", alg: gp.AlgorithmDirect, superfluous: 12},
+	{name: "all_gathers around the ring", ranks: 2, calls: 2, n: 700 << 10, chunk: 192 << 10, op: "all_gather", alg: gp.AlgorithmRing, superfluous: 8},
 }
 
-// play plays the scene once and tells whether every byte was right. The tap is
-// as mutate leaves it.
-func (s scene) play(t testing.TB, seed uint64, mutate func(tp *tap.Tap)) (right bool, tp *tap.Tap) {
-	var d *cuda.Driver
+// play plays the scene without the k-th wait, or whole if k is 0, on a machine
+// that finds races. It tells whether there was one, whether every byte was
+// right, how many waits there were and what calls.
+func (s scene) play(t testing.TB, k int) (raced, right bool, waits int, calls []string) {
+	spec, err := sim.Builtin(machine)
+	require.NoError(t, err)
 	if s.peers {
-		d = peeredMachine(t, sim.Seed(seed))
-	} else {
-		d = simulated(t, sim.Seed(seed))
+		for i := range spec.PeerAccess {
+			for j := range spec.PeerAccess[i] {
+				spec.PeerAccess[i][j] = i != j
+			}
+		}
 	}
-	tapped, tp := gputest.Tapped(t, d)
-	o := options(t, tapped, s.ranks)
+	m, err := sim.New(spec, sim.Watch())
+	require.NoError(t, err)
+	tp := tap.New(seam(m.Driver()))
+	o := options(t, over(t, tp), s.ranks)
 	if s.peers {
 		o.P2P = gp.P2PTrust
 	}
-	g := open(t, o)
+	g, err := gp.Open(o)
+	require.NoError(t, err)
 	ranks := g.Ranks()
 	times := 1
 	if s.op == "all_gather" {
@@ -69,25 +80,56 @@ func (s scene) play(t testing.TB, seed uint64, mutate func(tp *tap.Tap)) (right 
 	}
 	var src, dst, seen []gp.Buffer
 	var from, to []*cuda.Stream
+	var mods []*cuda.Module
 	var prods []*producer
 	for i, r := range ranks {
-		from, to = append(from, newStream(t, r)), append(to, newStream(t, r))
+		for _, list := range []*[]*cuda.Stream{&from, &to} {
+			st, err := r.Context().NewStream()
+			require.NoError(t, err)
+			*list = append(*list, st)
+		}
+		mod, err := r.Context().LoadModule([]byte(producePTX))
+		require.NoError(t, err)
+		fn, err := mod.Function(produceEntry)
+		require.NoError(t, err)
+		mods, prods = append(mods, mod), append(prods, &producer{t, fn})
 		src = append(src, alloc(t, r, gp.TypeUint8, s.n).On(from[i]))
 		dst = append(dst, alloc(t, r, gp.TypeUint8, times*s.n).On(to[i]))
 		seen = append(seen, alloc(t, r, gp.TypeUint8, s.calls*times*s.n).On(to[i]))
-		prods = append(prods, newProducer(t, r.Context()))
 	}
 	tp.Reset()
 	tp.Log()
-	mutate(tp)
+	if k > 0 {
+		tp.Skip("StreamWaitEvent", k)
+	}
+	right = s.act(g, prods, from, to, src, dst, seen)
+	waits, calls = int(tp.Count("StreamWaitEvent")), tp.Calls()
+	tp.Reset()
+	// A race loses the context, so what follows need not go well.
+	for i := range ranks {
+		_ = from[i].Close()
+		_ = to[i].Close()
+		_ = mods[i].Close()
+	}
+	_ = g.Close()
+	var race *sim.RaceError
+	err = m.Close()
+	if raced = errors.As(err, &race); !raced {
+		require.NoError(t, err)
+	}
+	return raced, right, waits, calls
+}
+
+// act makes the calls and reads the results.
+func (s scene) act(g *gp.Group, prods []*producer, from, to []*cuda.Stream, src, dst, seen []gp.Buffer) (right bool) {
 	ops := g.With(gp.CallOptions{Chunk: s.chunk, Algorithm: s.alg})
-	readers := []int{len(ranks) - 1} // whose destination is looked at
 	for k := range s.calls {
-		var err error
-		for i := range ranks {
-			prods[i].fill(from[i], src[i].Ptr(), s.n, 10*k+i, time.Duration(i+1)*20*time.Microsecond)
-			require.NoError(t, to[i].MemsetD8(dst[i].Ptr(), 0xa1, dst[i].Bytes()))
+		var errs []error
+		for i, p := range prods {
+			errs = append(errs, p.enqueue(from[i], src[i].Ptr(), s.n, 10*k+i, time.Duration(i+1)*20*time.Microsecond),
+				to[i].MemsetD8(dst[i].Ptr(), 0xa1, dst[i].Bytes()))
 		}
+		var err error
 		switch s.op {
 		case "copy":
 			_, err = ops.Copy(dst[1], src[0])
@@ -98,27 +140,28 @@ func (s scene) play(t testing.TB, seed uint64, mutate func(tp *tap.Tap)) (right 
 		case "all_gather":
 			_, err = ops.AllGather(dst, src)
 		}
-		require.NoError(t, err)
-		if s.op == "all_reduce" || s.op == "all_gather" {
-			readers = readers[:0]
-			for i := range ranks {
-				readers = append(readers, i)
-			}
-		}
-		for i := range ranks {
-			require.NoError(t, from[i].MemsetD8(src[i].Ptr(), 0xb2, s.n))
+		errs = append(errs, err)
+		for i := range src {
 			size := dst[i].Bytes()
-			require.NoError(t, to[i].MemcpyDtoD(seen[i].Ptr()+cuda.Ptr(k*size), dst[i].Ptr(), size))
-			require.NoError(t, to[i].MemsetD8(dst[i].Ptr(), 0xc3, size))
+			errs = append(errs, from[i].MemsetD8(src[i].Ptr(), 0xb2, s.n),
+				to[i].MemcpyDtoD(seen[i].Ptr()+cuda.Ptr(k*size), dst[i].Ptr(), size),
+				to[i].MemsetD8(dst[i].Ptr(), 0xc3, size))
+		}
+		if errors.Join(errs...) != nil {
+			return false
 		}
 	}
-	right = true
-	for _, i := range readers {
-		got := make([]byte, seen[i].Bytes())
-		require.NoError(t, seen[i].Read(background, got))
+	for i, b := range seen {
+		if i == 0 && (s.op == "copy" || s.op == "local") {
+			continue
+		}
+		got := make([]byte, b.Bytes())
+		if b.Read(background, got) != nil {
+			return false
+		}
 		for k := range s.calls {
 			var ins [][]byte
-			for j := range ranks {
+			for j := range src {
 				ins = append(ins, pattern(s.n, 10*k+j))
 			}
 			var want []byte
@@ -132,11 +175,12 @@ func (s scene) play(t testing.TB, seed uint64, mutate func(tp *tap.Tap)) (right 
 			default:
 				want = sums(ins)
 			}
-			right = right && bytes.Equal(want, got[k*len(want):(k+1)*len(want)])
+			if !bytes.Equal(want, got[k*len(want):(k+1)*len(want)]) {
+				return false
+			}
 		}
 	}
-	require.NoError(t, g.Synchronize(background))
-	return right, tp
+	return true
 }
 
 // sums adds bytes, which wrap in any order.
@@ -150,55 +194,33 @@ func sums(ins [][]byte) []byte {
 	return out
 }
 
-// TestEveryWaitMatters leaves out one wait of each scene after another: with
-// some order of the rest, bytes must come out wrong. What no byte misses is
-// listed: either the data's own way makes the wait superfluous, as where a queue
-// reads the destination only behind another that was fenced, or no order was
-// unlucky enough. Each run draws some of the waits; GP_EVERY_WAIT=1 takes all.
+// TestEveryWaitMatters leaves out one wait of each scene after another. The
+// machine must find that two accesses are no longer ordered, or the wait is one
+// too many: a call for nothing.
 func TestEveryWaitMatters(t *testing.T) {
 	if testenv.Race {
 		t.Skip("the order of simulated work is not the order of goroutines")
 	}
-	seeds, sample := uint64(8), 4
-	all := os.Getenv("GP_EVERY_WAIT") != ""
-	if all {
-		seeds, sample = 30, 1<<30
-	}
 	for _, s := range scenes {
 		t.Run(s.name, func(t *testing.T) {
-			waits := 0
-			for seed := uint64(1); seed <= 2; seed++ {
-				t.Run("whole", func(t *testing.T) {
-					right, tp := s.play(t, seed, func(*tap.Tap) {})
-					require.True(t, right)
-					waits = int(tp.Count("StreamWaitEvent"))
-				})
-			}
+			raced, right, waits, _ := s.play(t, 0)
+			require.False(t, raced)
+			require.True(t, right)
 			require.Positive(t, waits)
-			picks := rand.Perm(waits)
-			picks = picks[:min(sample, waits)]
-			slices.Sort(picks)
-			missed := 0
-			for _, k := range picks {
-				k++
-				caught := false
-				var calls []string
-				for seed := uint64(1); seed <= seeds && !caught; seed++ {
-					t.Run(fmt.Sprintf("without wait %d", k), func(t *testing.T) {
-						right, tp := s.play(t, seed, func(tp *tap.Tap) { tp.Skip("StreamWaitEvent", k) })
-						caught, calls = !right, tp.Calls()
-					})
+			missed, wrong := 0, 0
+			for k := 1; k <= waits; k++ {
+				raced, right, _, calls := s.play(t, k)
+				if !right {
+					wrong++
 				}
-				if !caught {
+				if !raced {
+					require.True(t, right, "wrong bytes without a race, wait %d", k)
 					missed++
-					t.Logf("wait %d of %d: %s", k, waits, around(calls, k))
+					t.Logf("superfluous: wait %d of %d: %s", k, waits, around(calls, k))
 				}
 			}
-			t.Logf("%d waits of %d: %d were missed by no byte", len(picks), waits, missed)
-			if all || waits <= sample {
-				require.LessOrEqual(t, 3*missed, waits, "too many waits matter to no byte")
-			}
-			require.Less(t, missed, len(picks), "not one of the waits matters")
+			require.Equal(t, s.superfluous, missed, "waits of %d that no access needs", waits)
+			require.Equal(t, waits-missed, wrong)
 		})
 	}
 }
