@@ -13,7 +13,7 @@ type arena struct {
 	// live are the regions that a later one must be ordered behind, in the
 	// order in which the head comes to them: n of them, from first on, around
 	// the array. The one handed out last is the last.
-	live     [2 * maxRegions]region // a power of two, more than there can be
+	live     [2 * maxRegions]region // a power of two, and more than there can be
 	first, n int
 }
 
@@ -22,8 +22,8 @@ type region struct {
 	marks    []*mark
 }
 
-// maxRegions bounds the regions that are kept track of: each takes at least
-// this fraction of the arena.
+// maxRegions bounds the regions that are kept track of: each, and what is left
+// of one, has at least this fraction of the arena.
 const maxRegions = 64
 
 // arenaAlign keeps regions aligned for the widest vector access and apart by
@@ -37,7 +37,8 @@ func (a *arena) at(i int) *region { return &a.live[uint(a.first+i)%uint(len(a.li
 // take hands out n bytes (n <= size). Marks of the former users of that range
 // are appended to fences; a reference to each passes to the caller.
 func (a *arena) take(n uint64, fences []*mark) (off uint64, _ []*mark) {
-	span := min(alignUp(max(n, a.size/maxRegions), arenaAlign), a.size)
+	least := min(alignUp(a.size/maxRegions, arenaAlign), a.size)
+	span := min(max(alignUp(n, arenaAlign), least), a.size)
 	if a.head+span > a.size {
 		// The rest of this turn stays as it is, and comes last in the next.
 		for range a.n {
@@ -51,9 +52,12 @@ func (a *arena) take(n uint64, fences []*mark) (off uint64, _ []*mark) {
 	}
 	off = a.head
 	end := off + span
-	a.head = end
 	for a.n > 0 && a.at(0).off < end && off < a.at(0).end {
-		if r := a.at(0); r.end > end {
+		r := a.at(0)
+		if r.end > end && r.end-end < least {
+			end = r.end // the rest is not worth keeping track of
+		}
+		if r.end > end {
 			// What the new region does not cover stays with its former users.
 			for _, m := range r.marks {
 				m.refs++
@@ -64,6 +68,7 @@ func (a *arena) take(n uint64, fences []*mark) (off uint64, _ []*mark) {
 		}
 		fences = a.retire(fences)
 	}
+	a.head = end
 	r := a.at(a.n)
 	a.n++
 	r.off, r.end = off, end
