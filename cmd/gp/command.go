@@ -38,12 +38,13 @@ type command struct {
 	synopsis string // one line for the list
 	usage    string // the arguments, behind "gp "
 	text     string // help: a paragraph or two
+	operands bool   // it takes arguments that are no flags
 	// setup declares the flags and returns what runs once they are parsed.
 	setup func(*flag.FlagSet) func(context.Context, *environment) error
 }
 
 // commands in the order in which help lists them.
-var commands = []*command{selftestCommand, probeCommand}
+var commands = []*command{selftestCommand, probeCommand, simCommand}
 
 // usageError is a call that cannot be right: exit 2.
 type usageError struct{ error }
@@ -79,7 +80,7 @@ func (e *environment) run(ctx context.Context, args []string) int {
 		c.help(e.stdout, fl)
 		return exitOK
 	}
-	if err == nil && fl.NArg() > 0 {
+	if err == nil && fl.NArg() > 0 && !c.operands {
 		err = fmt.Errorf("unexpected argument %q", fl.Arg(0))
 	}
 	if err != nil {

@@ -4,6 +4,7 @@
 //
 //	gp selftest     copy, all-reduce and all-gather random data and check every byte
 //	gp probe        say for every pair of GPUs why P2P is off, and what would turn it on
+//	gp sim          list the simulated machines, or show what one is made of
 //	gp help [NAME]  what a subcommand does and takes
 //
 // It exits 0 if all went well, 1 if something failed and 2 if it was called
@@ -33,9 +34,13 @@ func main() {
 	os.Exit(code)
 }
 
-// openSim is the simulated machine of a name.
+// openSim is the simulated machine of a name, or of a file's path.
 func openSim(name string) (*cuda.Driver, func() error, error) {
-	m, err := sim.Open(name)
+	s, err := sim.Load(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := sim.New(s)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
+	"github.com/geforce-p2p/geforce-p2p/cuda/sim"
 	"github.com/geforce-p2p/geforce-p2p/probe"
+	"github.com/geforce-p2p/geforce-p2p/probe/nvml"
 )
 
 // Exit codes of probe beside the common ones.
@@ -52,7 +54,7 @@ checked transfer failed, 1 if the command itself failed and 2 if it was called w
 		fl.BoolVar(&p.verify, "verify", false, "check pairs that claim P2P by a transfer")
 		fl.DurationVar(&p.each, "verify-time", probe.DefaultTransferTime, "how long one checked transfer may take")
 		fl.StringVar(&p.branches, "branches", "", "read the published patch branches from `FILE` instead of the built-in table")
-		fl.StringVar(&p.sim, "sim", "", "probe the simulated machine `NAME`")
+		fl.StringVar(&p.sim, "sim", "", "probe the simulated machine `NAME`, or that of a JSON file (see gp help sim)")
 		return p.run
 	},
 }
@@ -148,12 +150,18 @@ func (p *probeRun) collect(ctx context.Context, e *environment) (f *probe.Facts,
 		collect = probe.Collect
 	}
 	var d *cuda.Driver
+	var library nvml.Source
 	if p.sim != "" {
+		s, err := sim.Load(p.sim)
+		if err != nil {
+			return nil, nil, nil, usageError{err}
+		}
+		library = simNVML(&s)
 		if d, done, err = e.openSim(p.sim); err != nil {
 			return nil, nil, nil, usageError{err}
 		}
 	}
-	if f, err = collect(ctx, probe.Options{Driver: d}); err != nil {
+	if f, err = collect(ctx, probe.Options{Driver: d, NVML: library}); err != nil {
 		return nil, nil, nil, errors.Join(err, done())
 	}
 	verify = func() error {

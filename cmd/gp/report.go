@@ -57,10 +57,10 @@ func (r *result) took(d time.Duration) {
 	}
 }
 
-func writeJSON(w io.Writer, r *report) error {
+func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", " ")
-	return enc.Encode(r)
+	return enc.Encode(v)
 }
 
 // modelledLabel follows each figure of a simulated machine.

@@ -37,7 +37,7 @@ Rates are bytes over time; GB/s is 1e9 bytes a second. The bytes of an
 all_reduce are one rank's buffer, those of an all_gather one rank's result.`,
 	setup: func(fl *flag.FlagSet) func(context.Context, *environment) error {
 		t := &selftest{size: 64 << 20}
-		fl.StringVar(&t.sim, "sim", "", "run on the simulated machine `NAME` instead of this one")
+		fl.StringVar(&t.sim, "sim", "", "run on the simulated machine `NAME`, or that of a JSON file, instead of this one (see gp help sim)")
 		fl.IntVar(&t.ranks, "ranks", 0, "use `N` ranks, 2 to 16, instead of one a GPU; they share GPUs if there are fewer")
 		fl.Var(&t.size, "bytes", "the `SIZE` of the large operations: a number of bytes, KiB, MiB, GiB, KB, MB or GB")
 		fl.BoolVar(&t.json, "json", false, "print one JSON document instead of text")

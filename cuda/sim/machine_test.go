@@ -104,6 +104,7 @@ func TestSpecIsChecked(t *testing.T) {
 			s.Host.Nodes = append(s.Host.Nodes, n)
 		},
 		"system.iommu":              func(s *Spec) { s.System.IOMMU = "on" },
+		"module.p2p_status":         func(s *Spec) { s.Module.P2PStatus = "OK" },
 		"module.flavour":            func(s *Spec) { s.Module.Flavour = "closed" },
 		"gpus[0].pci.device_id":     func(s *Spec) { s.GPUs[0].PCI.DeviceID = "2684" },
 		"gpus[0].pci.bars[1].bytes": func(s *Spec) { s.GPUs[0].PCI.BARs[1].Bytes = 3 },

@@ -131,7 +131,11 @@ type Module struct {
 	Version string            `json:"version"` // "550.90.07"
 	Flavour string            `json:"flavour"` // "open" or "proprietary"
 	Params  map[string]string `json:"params,omitempty"`
-	Source  string            `json:"source"`
+	// P2PStatus is what NVML answers for a pair without peer access, in the
+	// letters of nvidia-smi: "CNS", "GNS", "TNS", "DR", "NS" or "U". Without it
+	// the machine has no NVML.
+	P2PStatus string `json:"p2p_status,omitempty"`
+	Source    string `json:"source"`
 }
 
 // PCI is what /sys shows of a GPU.
@@ -398,12 +402,26 @@ func (s *Spec) checkFacts() error {
 	default:
 		return fmt.Errorf("module.flavour: %q is neither open nor proprietary", s.Module.Flavour)
 	}
+	switch s.Module.P2PStatus {
+	case "", "CNS", "GNS", "TNS", "DR", "NS", "U":
+	default:
+		return fmt.Errorf("module.p2p_status: %q is none of CNS, GNS, TNS, DR, NS, U", s.Module.P2PStatus)
+	}
 	for i, g := range s.GPUs {
 		if err := g.PCI.check(); err != nil {
 			return fmt.Errorf("gpus[%d].pci.%w", i, err)
 		}
 	}
 	return nil
+}
+
+// BAR1 is the size in bytes of the window through which peers reach the GPU's
+// memory, if the description has one.
+func (g *GPU) BAR1() (bytes uint64, ok bool) {
+	var b bars
+	_, regions := b.place(g.PCI.BARs)
+	r, err := pci.BAR1(regions)
+	return r.Size, err == nil
 }
 
 func (p *PCI) check() error {
