@@ -17,7 +17,7 @@ import (
 func TestOpenNamesWhatItTried(t *testing.T) {
 	t.Setenv("GP_CUDA_LIBRARY", t.TempDir()+"/libcuda.so.1")
 	_, err := cuda.Open()
-	require.ErrorIs(t, err, cuda.ErrNoLibrary)
+	require.NotErrorIs(t, err, cuda.ErrNoLibrary, "who names a file wants that driver")
 	require.ErrorContains(t, err, "/libcuda.so.1")
 }
 

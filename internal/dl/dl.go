@@ -12,6 +12,7 @@
 package dl
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,9 +33,9 @@ type Library struct {
 type Attempt struct {
 	Name string // as given to the loader: a bare name or an absolute path
 	Err  error
-	// Exists is set where the name is a path and a file is there: then the
-	// library is broken or of the wrong kind, not absent. For a bare name the
-	// loader does not tell the two apart.
+	// Exists is set where a file of that name is there: then the
+	// library is broken or of the wrong kind, not absent. Of a bare name that is
+	// the loader's word.
 	Exists bool
 }
 
@@ -93,7 +94,7 @@ func Open(what string, names ...string) (*Library, error) {
 		if err == nil {
 			return lib, nil
 		}
-		e.Tried = append(e.Tried, Attempt{Name: name, Err: err, Exists: exists(name)})
+		e.Tried = append(e.Tried, Attempt{Name: name, Err: err, Exists: exists(name, err)})
 	}
 	return nil, e
 }
@@ -108,12 +109,19 @@ func OpenOne(name string) (*Library, error) {
 	return &Library{handle: h, name: name}, nil
 }
 
-func exists(name string) bool {
-	if !filepath.IsAbs(name) {
+// exists tells whether what did not load is there. A path can be looked at. Of a
+// bare name only the loader knows where it looked: what it does not call absent,
+// by the very name, counts as there. A library whose dependency is absent is
+// reported by the dependency's name, and is there.
+func exists(name string, err error) bool {
+	if errors.Is(err, errors.ErrUnsupported) {
 		return false
 	}
-	_, err := os.Stat(name)
-	return err == nil
+	if filepath.IsAbs(name) {
+		_, err := os.Stat(name)
+		return err == nil
+	}
+	return !saysAbsent(name, err)
 }
 
 // Name is the name under which the library was opened.

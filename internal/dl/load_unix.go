@@ -6,6 +6,7 @@ package dl
 
 import (
 	"runtime"
+	"strings"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -24,6 +25,23 @@ func find(handle uintptr, symbol string) (uintptr, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return purego.Dlsym(handle, symbol)
+}
+
+// saysAbsent reads the texts of glibc, musl and darwin. They are not translated:
+// nothing here sets a locale. A text that is not known means that the library
+// is there, so that a broken machine is not taken for one without a driver.
+func saysAbsent(name string, err error) bool {
+	text := err.Error()
+	for _, absent := range []string{
+		name + ": cannot open shared object file: No such file or directory",
+		"Error loading shared library " + name + ": No such file or directory",
+		"'" + name + "' (no such file)",
+	} {
+		if strings.Contains(text, absent) {
+			return true
+		}
+	}
+	return false
 }
 
 // dlInfo is Dl_info of dlfcn.h.

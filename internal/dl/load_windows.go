@@ -5,6 +5,9 @@
 package dl
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/windows"
@@ -34,4 +37,15 @@ func fileOf(handle, _ uintptr) string {
 		return ""
 	}
 	return windows.UTF16ToString(buf[:n])
+}
+
+// saysAbsent: a bare name is looked for in the system directory, and the error
+// of an absent dependency is the same as that of an absent library.
+func saysAbsent(name string, _ error) bool {
+	dir, err := windows.GetSystemDirectory()
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(filepath.Join(dir, name))
+	return errors.Is(err, fs.ErrNotExist)
 }

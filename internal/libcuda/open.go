@@ -109,9 +109,11 @@ func OpenPath(path string) (*Driver, error) {
 	}
 	lib, err := dl.Open("the CUDA driver library", path)
 	if err != nil {
+		// Also where the file is not there: who names one wants that driver,
+		// and no machine without one.
 		var open *dl.OpenError
 		errors.As(err, &open)
-		return nil, &LoadError{Tried: open.Tried, Advice: advice, absent: open.Absent()}
+		return nil, &LoadError{Tried: open.Tried, Advice: advice}
 	}
 	return newDriver(lib), nil
 }

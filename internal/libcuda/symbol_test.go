@@ -3,12 +3,15 @@
 package libcuda_test
 
 import (
+	"errors"
+	"fmt"
 	"go/ast"
 	"go/build"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -257,13 +260,43 @@ func TestMemcpy2DLayout(t *testing.T) {
 	require.Equal(t, -1, hooks.Memcpy2DLayout(17))
 }
 
+// TestBrokenLibraryOnThePath: a libcuda.so.1 that the loader finds and cannot
+// load is a broken machine, not one without a driver. The loader reads its path
+// when a process starts, so each case runs in a child.
+func TestBrokenLibraryOnThePath(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("LD_LIBRARY_PATH is Linux's")
+	}
+	const child = "GP_TEST_OPEN_CHILD"
+	if os.Getenv(child) != "" {
+		_, err := libcuda.Open()
+		fmt.Printf("absent=%v %v\n", errors.Is(err, libcuda.ErrNoLibrary), err)
+		os.Exit(0)
+	}
+	run := func(dir string) string {
+		cmd := exec.Command(os.Args[0], "-test.run", "^TestBrokenLibraryOnThePath$")
+		cmd.Env = append(os.Environ(), child+"=1", "LD_LIBRARY_PATH="+dir, libcuda.EnvLibrary+"=")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return string(out)
+	}
+	for name, content := range map[string]string{"empty": "", "junk": strings.Repeat("no library ", 100)} {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "libcuda.so.1"), []byte(content), 0o755))
+		require.Contains(t, run(dir), "absent=false", name)
+	}
+	dep := testenv.CompileC(t, "int dep(void) { return 1; }", "libdep.so")
+	lib := testenv.CompileC(t, "int dep(void); int cuInit(unsigned f) { return dep() + (int)f; }", "libcuda.so.1", "-L"+filepath.Dir(dep), "-ldep")
+	require.Contains(t, run(filepath.Dir(lib)), "absent=false", "a missing dependency")
+}
+
 func TestOpenErrors(t *testing.T) {
 	dir := t.TempDir()
 	absent := filepath.Join(dir, "libcuda.so.1")
 
 	t.Setenv(libcuda.EnvLibrary, absent)
 	_, err := libcuda.Open()
-	require.ErrorIs(t, err, libcuda.ErrNoLibrary)
+	require.NotErrorIs(t, err, libcuda.ErrNoLibrary, "who names a file wants that driver")
 	require.ErrorContains(t, err, absent)
 	require.ErrorContains(t, err, libcuda.EnvLibrary)
 
