@@ -6,7 +6,9 @@
 //
 //   - gp copies between GPUs and runs collectives (all_reduce, all_gather) over
 //     pinned host memory. Start with gp.Open.
-//   - gp/lowlevel has the single steps under that, on raw pointers and streams.
+//   - gp/lowlevel has the single steps under that, through pinned memory of the
+//     caller's own.
+//   - probe says why P2P is off for a pair of GPUs, and what would turn it on.
 //   - cuda is the CUDA driver API as Go values.
 //   - cuda/sim is a driver over simulated GPUs, for programs and tests on
 //     machines that have none.

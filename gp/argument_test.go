@@ -360,7 +360,6 @@ func TestOpenRefuses(t *testing.T) {
 			{"pinned", gp.ErrArgument, "PinnedBytes", gp.Options{PinnedBytes: gp.MinPinnedBytes - 1}},
 			{"pinned negative", gp.ErrArgument, "PinnedBytes", gp.Options{PinnedBytes: -1}},
 			{"P2P", gp.ErrArgument, "P2P mode 7", gp.Options{P2P: 7}},
-			{"deadline", gp.ErrArgument, "KernelDeadline", gp.Options{KernelDeadline: -time.Second}},
 			{"no devices", gp.ErrArgument, "no devices", gp.Options{Devices: []int{}}},
 			{"too many", gp.ErrArgument, "17 ranks", gp.Options{Devices: make([]int, 17), AllowSameGPU: true}},
 			{"no such device", cuda.ErrInvalidDevice, "rank 1", gp.Options{Devices: []int{0, count}}},

@@ -17,8 +17,6 @@ var (
 	ErrFailed = errors.New("group has failed")
 	// ErrArgument: an argument does not fit. Nothing was enqueued.
 	ErrArgument = errors.New("bad argument")
-	// ErrTimeout: a deadline of the group passed.
-	ErrTimeout = errors.New("deadline passed")
 	// ErrCapturing: a stream of the call is being captured into a graph, which
 	// this library does not support. Nothing was enqueued and the capture is
 	// still valid.

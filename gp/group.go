@@ -74,9 +74,6 @@ func Open(o Options) (*Group, error) {
 	if o.P2P > P2PTrust {
 		return nil, argument(op, -1, "P2P mode %d is not known", o.P2P)
 	}
-	if o.KernelDeadline < 0 {
-		return nil, argument(op, -1, "KernelDeadline is %v", o.KernelDeadline)
-	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

@@ -4,7 +4,6 @@ package gp
 
 import (
 	"log/slog"
-	"time"
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 )
@@ -48,9 +47,6 @@ type Options struct {
 	PinnedBytes int64
 	// P2P says what to do with peer-to-peer.
 	P2P P2PMode
-	// KernelDeadline bounds how long a kernel that waits for other ranks
-	// waits; 0 is 10 s. No kernel of this version does.
-	KernelDeadline time.Duration
 	// LowLatency makes Wait poll without pause: the least time to return, at
 	// the price of a busy core.
 	LowLatency bool
@@ -93,8 +89,13 @@ const (
 
 // CallOptions change how one call is done. The zero value is right.
 type CallOptions struct {
+	// Algorithm of a collective. One that the collective does not have is
+	// refused, and so is any on a copy.
 	Algorithm Algorithm
-	Route     Route
-	// Chunk is the bytes of a piece; 0 takes the cost model's.
+	// Route of a copy. One that the pair does not have is refused, and so is
+	// any on a collective.
+	Route Route
+	// Chunk is the bytes of a piece; 0 takes the cost model's. A multiple of 16
+	// is taken as it is, unless the budget of pinned memory asks for less.
 	Chunk int
 }

@@ -12,6 +12,7 @@
 package p2pcheck
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -198,7 +199,9 @@ type check struct {
 	start, end *cuda.Event
 	rng        *rand.ChaCha8 // tens of megabytes for each direction of each pair
 
-	pattern, poison, got []byte
+	sides [2][]byte // the pattern and what lies at the destination before
+	drawn int       // bytes of them
+	got   []byte
 }
 
 func (c *check) open(n int) (err error) {
@@ -217,7 +220,8 @@ func (c *check) open(n int) (err error) {
 	if c.end, err = c.src.NewTimingEvent(cuda.EventBlockingSync); err != nil {
 		return err
 	}
-	c.pattern, c.poison, c.got = make([]byte, n), make([]byte, n+guard), make([]byte, n+guard)
+	c.sides = [2][]byte{make([]byte, n+guard), make([]byte, n+guard)}
+	c.got = make([]byte, n+guard)
 	return nil
 }
 
@@ -239,21 +243,38 @@ func (c *check) close() error {
 	return errors.Join(errs...)
 }
 
-// transfer sends n bytes rounds times and compares. Every byte of the pattern
-// is none of 0 and the byte that lies at the destination before.
-func (c *check) transfer(n, rounds int) (Result, error) {
-	pattern, poison, got := c.pattern[:n], c.poison[:n+guard], c.got[:n+guard]
-	c.rng.Read(pattern)
-	c.rng.Read(poison)
-	for i, b := range pattern {
-		if b == 0 {
-			b = 0xa5
-			pattern[i] = b
+// draw fills the first n bytes of the two sides that pattern and poison are,
+// where that was not done before: no byte of either is 0, nor what the other has
+// in its place.
+func (c *check) draw(n int) {
+	if n <= c.drawn {
+		return
+	}
+	a, b := c.sides[0][c.drawn:n], c.sides[1][c.drawn:n]
+	c.drawn = n
+	c.rng.Read(a)
+	c.rng.Read(b)
+	for i, x := range a {
+		if x == 0 {
+			x = 0xa5
+			a[i] = x
 		}
-		if poison[i] == b {
-			poison[i] ^= 0x80
+		if b[i] == 0 || b[i] == x {
+			b[i] = x ^ 0x3c
+			if b[i] == 0 {
+				b[i] = 0xc3
+			}
 		}
 	}
+}
+
+// transfer sends n bytes rounds times and compares. Pattern and poison change
+// places from one transfer to the next, so that no byte that is sent lies at the
+// destination before, nor was sent there by the transfer before.
+func (c *check) transfer(n, rounds int) (Result, error) {
+	c.draw(n + guard)
+	c.sides[0], c.sides[1] = c.sides[1], c.sides[0]
+	pattern, poison, got := c.sides[0][:n], c.sides[1][:n+guard], c.got[:n+guard]
 	if err := c.src.MemcpyHtoD(c.from.Ptr(), pattern); err != nil {
 		return Result{}, err
 	}
@@ -323,6 +344,9 @@ func (c *check) wait() (err error, done bool) {
 func judge(pattern, poison, got []byte, rounds int, took time.Duration) Result {
 	n := len(pattern)
 	r := Result{Verdict: Proven, Zeros: true, Stale: true}
+	if bytes.Equal(got[:n], pattern) && bytes.Equal(got[n:], poison[n:]) {
+		got = nil // as it mostly is
+	}
 	for i, g := range got {
 		want := poison[i]
 		if i < n {
