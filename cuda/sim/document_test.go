@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 )
 
 var update = flag.Bool("update", false, "write the tables of docs/simulator.md")
@@ -23,8 +25,13 @@ var compared struct {
 	by map[string][]comparison
 }
 
-// once runs comparisons that did not run yet.
+// once runs comparisons that did not run yet. Under the race detector, which
+// looks at each byte that is copied, they would take minutes and show nothing
+// new: they are made by one thread.
 func once(t testing.TB, name string, run func(testing.TB) []comparison) []comparison {
+	if testenv.Race {
+		t.Skip("not under the race detector: gigabytes are copied")
+	}
 	compared.Lock()
 	defer compared.Unlock()
 	if compared.by == nil {
