@@ -42,10 +42,18 @@ type contextState struct {
 	lost atomic.Pointer[Error] // the first sticky error
 }
 
-func (st *contextState) retain() {
+// retain takes a reference for something that is being made from c. It refuses
+// a Context that is closed, under the lock that a closing one needs to give up
+// its reference: so no reference is taken to a context that was released.
+func (c *Context) retain(op string) error {
+	st := c.st
 	st.d.mu.Lock()
+	defer st.d.mu.Unlock()
+	if c.closed.Load() || st.refs == 0 {
+		return closedError(op, "context")
+	}
 	st.refs++
-	st.d.mu.Unlock()
+	return nil
 }
 
 // release gives up one reference, and with the last one the primary context.
@@ -117,13 +125,34 @@ func (b binding) exit(err *error) {
 	runtime.UnlockOSThread()
 }
 
-// closeOnError closes what a constructor made if putting the thread's context
-// back failed after it. It is deferred before exit, and so runs after it.
-func closeOnError[T any, P interface {
+// enterToMake is enter for a constructor: it also takes the reference that what
+// is made will hold, before the driver makes it, so that a Close of c meanwhile
+// does not release the context under it. settle follows, deferred before exit.
+func (c *Context) enterToMake(op string) (binding, error) {
+	if err := c.retain(op); err != nil {
+		return binding{}, err
+	}
+	b, err := c.st.enter(op)
+	if err != nil {
+		return b, firstError(err, c.st.release())
+	}
+	return b, nil
+}
+
+// settle gives the reference of enterToMake back if nothing was made, and
+// closes what was made if putting the thread's context back failed after it. It
+// is deferred before exit, and so runs after it.
+func settle[T any, P interface {
 	*T
 	Close() error
-}](made *P, err *error) {
-	if *err != nil && *made != nil {
+}](c *Context, made *P, err *error) {
+	switch {
+	case *made == nil:
+		e := c.st.release()
+		if *err == nil {
+			*err = e
+		}
+	case *err != nil:
 		(*made).Close()
 		*made = nil
 	}

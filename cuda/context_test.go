@@ -4,6 +4,7 @@ package cuda_test
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/api/tap"
 	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 	"github.com/geforce-p2p/geforce-p2p/internal/hook"
 	"github.com/geforce-p2p/geforce-p2p/internal/libcuda"
@@ -491,6 +493,67 @@ func TestPrimaryContextIsShared(t *testing.T) {
 	require.NoError(t, c.Synchronize(), "retained anew")
 	require.NoError(t, c.Close())
 	require.Zero(t, f.retained[1])
+}
+
+// A Close while the driver makes something takes the last other reference. What
+// is made keeps the context; the driver's count, in which other libraries of the
+// process take part, comes out even.
+func TestCloseWhileSomethingIsMade(t *testing.T) {
+	for _, m := range makers {
+		for _, fails := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/fails=%v", m.seam, fails), func(t *testing.T) {
+				f := newFake()
+				tp := tap.New(f)
+				dev, err := open(t, tp).Device(0)
+				require.NoError(t, err)
+				f.DevicePrimaryCtxRetain(0) // another library
+				c, err := dev.Primary()
+				require.NoError(t, err)
+				if fails {
+					f.popCode = api.OutOfMemory
+				}
+				var closing error
+				f.onUse = func() { closing = c.Close() }
+				x, err := m.f(c)
+				require.NoError(t, closing)
+				if fails {
+					require.ErrorIs(t, err, cuda.ErrOutOfMemory)
+				} else {
+					require.NoError(t, err)
+					require.Equal(t, 2, f.retained[0], "what was made keeps its context")
+					require.NoError(t, x.Close())
+				}
+				require.Equal(t, 1, f.retained[0], "the other library's")
+				require.EqualValues(t, 1, tp.Count("DevicePrimaryCtxRelease"))
+				require.EqualValues(t, 1, tp.Count(m.undo))
+			})
+		}
+	}
+}
+
+// Where the driver refuses, the reference that was taken is given back.
+func TestNoReferenceOfWhatWasNotMade(t *testing.T) {
+	for _, m := range makers {
+		t.Run(m.seam, func(t *testing.T) {
+			f := newFake()
+			tp := tap.New(f)
+			dev, err := open(t, tp).Device(0)
+			require.NoError(t, err)
+			c, err := dev.Primary()
+			require.NoError(t, err)
+			for _, seam := range []string{m.seam, "CtxPushCurrent"} {
+				tp.Fail(seam, 1, api.OutOfMemory)
+				_, err = m.f(c)
+				require.ErrorIs(t, err, cuda.ErrOutOfMemory)
+			}
+			require.Equal(t, 1, f.retained[0])
+			require.NoError(t, c.Close())
+			require.Zero(t, f.retained[0])
+			_, err = m.f(c)
+			require.ErrorIs(t, err, cuda.ErrClosed)
+			require.Zero(t, f.retained[0])
+		})
+	}
 }
 
 func TestPeerAccess(t *testing.T) {

@@ -34,17 +34,16 @@ func (c *Context) NewTimingEvent(flags EventFlag) (*Event, error) {
 
 func (c *Context) newEvent(flags api.EventFlag) (e *Event, err error) {
 	const op = "cuEventCreate"
-	b, err := c.enter(op)
+	b, err := c.enterToMake(op)
 	if err != nil {
 		return nil, err
 	}
-	defer closeOnError(&e, &err)
+	defer settle(c, &e, &err)
 	defer b.exit(&err)
 	h, code := b.seam().EventCreate(flags)
 	if code != api.Success {
 		return nil, b.check(op, code)
 	}
-	c.st.retain()
 	e = &Event{ctx: c, h: h, timing: flags&EventDisableTiming == 0}
 	e.leak = watchLeak(e, "event", 0)
 	return e, nil

@@ -49,6 +49,7 @@ type fake struct {
 	loadCode api.Code
 	pciID    string
 	peer     map[api.Context]bool
+	onUse    func() // runs once, in the next call that concerns a context
 }
 
 type fakeHost struct{ files fstest.MapFS }
@@ -236,6 +237,10 @@ func (f *fake) depth() int {
 // use is what every call that concerns a context passes: the handles must be of
 // the current one.
 func (f *fake) use(handles ...uint64) api.Code {
+	if on := f.onUse; on != nil {
+		f.onUse = nil
+		on()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	cur := f.current()

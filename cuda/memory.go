@@ -29,17 +29,16 @@ func (c *Context) Alloc(n int) (m *Memory, err error) {
 	if n <= 0 {
 		return nil, c.st.d.newError(op, api.InvalidValue, fmt.Sprintf("%d bytes", n))
 	}
-	b, err := c.enter(op)
+	b, err := c.enterToMake(op)
 	if err != nil {
 		return nil, err
 	}
-	defer closeOnError(&m, &err)
+	defer settle(c, &m, &err)
 	defer b.exit(&err)
 	p, code := b.seam().MemAlloc(uint64(n))
 	if code != api.Success {
 		return nil, c.st.checkDetail(op, code, fmt.Sprintf("%d bytes on %v", n, c.Device()))
 	}
-	c.st.retain()
 	m = &Memory{ctx: c, n: n}
 	m.p.Store(uint64(p))
 	m.leak = watchLeak(m, "device memory", n)
@@ -233,11 +232,11 @@ func (c *Context) HostAlloc(n int, flags HostAllocFlag) (m *HostMem, err error) 
 	if n <= 0 {
 		return nil, c.st.d.newError(op, api.InvalidValue, fmt.Sprintf("%d bytes", n))
 	}
-	b, err := c.enter(op)
+	b, err := c.enterToMake(op)
 	if err != nil {
 		return nil, err
 	}
-	defer closeOnError(&m, &err)
+	defer settle(c, &m, &err)
 	defer b.exit(&err)
 	p, code := b.seam().MemHostAlloc(uint64(n), flags|HostPortable|HostDeviceMap)
 	if code != api.Success {
@@ -255,11 +254,11 @@ func (c *Context) Register(p unsafe.Pointer, n int) (m *HostMem, err error) {
 	if n <= 0 || p == nil {
 		return nil, c.st.d.newError(op, api.InvalidValue, fmt.Sprintf("%d bytes at %p", n, p))
 	}
-	b, err := c.enter(op)
+	b, err := c.enterToMake(op)
 	if err != nil {
 		return nil, err
 	}
-	defer closeOnError(&m, &err)
+	defer settle(c, &m, &err)
 	defer b.exit(&err)
 	if code := b.seam().MemHostRegister(p, uint64(n), RegisterPortable|RegisterDeviceMap); code != api.Success {
 		return nil, c.st.checkDetail(op, code, fmt.Sprintf("%d bytes", n))
@@ -268,7 +267,6 @@ func (c *Context) Register(p unsafe.Pointer, n int) (m *HostMem, err error) {
 }
 
 func (c *Context) hostMem(p unsafe.Pointer, n int, registered bool) *HostMem {
-	c.st.retain()
 	m := &HostMem{ctx: c, n: n, registered: registered}
 	m.p.Store((*byte)(p))
 	m.leak = watchLeak(m, "pinned host memory", n)

@@ -47,11 +47,11 @@ func (c *Context) LoadModule(image []byte) (m *Module, err error) {
 		// The driver reads PTX up to a NUL.
 		image = append(image[:len(image):len(image)], 0)
 	}
-	b, err := c.enter(op)
+	b, err := c.enterToMake(op)
 	if err != nil {
 		return nil, err
 	}
-	defer closeOnError(&m, &err)
+	defer settle(c, &m, &err)
 	defer b.exit(&err)
 	log := make([]byte, errorLogBytes)
 	h, code := b.seam().ModuleLoadData(image, log)
@@ -61,7 +61,6 @@ func (c *Context) LoadModule(image []byte) (m *Module, err error) {
 		}
 		return nil, c.st.checkDetail(op, code, strings.TrimSpace(string(log)))
 	}
-	c.st.retain()
 	m = &Module{ctx: c, h: h}
 	m.leak = watchLeak(m, "module", 0)
 	return m, nil

@@ -30,17 +30,16 @@ func (c *Context) NewBlockingStream() (*Stream, error) { return c.newStream(Stre
 
 func (c *Context) newStream(flags api.StreamFlag) (s *Stream, err error) {
 	const op = "cuStreamCreate"
-	b, err := c.enter(op)
+	b, err := c.enterToMake(op)
 	if err != nil {
 		return nil, err
 	}
-	defer closeOnError(&s, &err)
+	defer settle(c, &s, &err)
 	defer b.exit(&err)
 	h, code := b.seam().StreamCreate(flags)
 	if code != api.Success {
 		return nil, b.check(op, code)
 	}
-	c.st.retain()
 	s = &Stream{ctx: c, h: h, owned: true}
 	s.leak = watchLeak(s, "stream", 0)
 	return s, nil
