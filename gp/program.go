@@ -4,6 +4,7 @@ package gp
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
@@ -41,9 +42,9 @@ type program struct {
 // uses says what a rank's queues touch, and what of that they write: who reads
 // a region reads what the run has written there, and is behind the writer then.
 type uses struct {
-	queue                    [plan.Lanes]bool
-	host, writesHost         [plan.Lanes]uint64 // bit sets of ranks, whose pinned memory
-	scratch, writesToScratch [plan.Lanes]bool
+	queue           [plan.Lanes]bool
+	writesHost      [plan.Lanes]uint64 // bit sets of ranks, whose pinned memory
+	writesToScratch [plan.Lanes]bool
 }
 
 // held is two bit sets of ranks.
@@ -155,39 +156,70 @@ func compile(p *plan.Plan, inline bool) *program {
 		case plan.Scratch:
 			u.writesToScratch[lane] = true
 		}
-		for _, sp := range append([]plan.Span{s.Dst}, s.Src...) {
-			switch sp.Space {
-			case plan.Host:
-				u.host[lane] |= 1 << sp.Rank
-			case plan.Scratch:
-				u.scratch[lane] = true
-			}
-		}
 	}
-	by, behind := impliedEnds(p, queue)
+	by, behind, known := impliedEnds(p, queue)
 	pr.implied, pr.beside, pr.holds = make([][plan.Lanes]bool, p.Ranks), make([][plan.Lanes]bool, p.Ranks), make([][plan.Lanes]held, p.Ranks)
 	for k, q := range by {
-		u := &pr.uses[k/plan.Lanes]
 		pr.implied[k/plan.Lanes][k%plan.Lanes] = q != k
 		pr.beside[k/plan.Lanes][k%plan.Lanes] = behind(k, k^1)
-		h := &pr.holds[q/plan.Lanes][q%plan.Lanes]
-		h.host |= u.host[k%plan.Lanes]
-		if u.scratch[k%plan.Lanes] {
-			h.scratch |= 1 << (k / plan.Lanes)
+	}
+	for owner := range p.Ranks {
+		for _, q := range keepers(p, plan.Host, owner, queue, by, known) {
+			pr.holds[q/plan.Lanes][q%plan.Lanes].host |= 1 << owner
+		}
+		for _, q := range keepers(p, plan.Scratch, owner, queue, by, known) {
+			pr.holds[q/plan.Lanes][q%plan.Lanes].scratch |= 1 << owner
 		}
 	}
 	return pr
 }
 
+// keepers finds queues behind whose ends nobody touches a rank's region any
+// more, as few as it takes: what a queue did there last may have happened
+// before another queue's end although its own end has not.
+func keepers(p *plan.Plan, space plan.Space, owner int, queue func(*plan.Step) (int, uint8), by []int, known [][]int) []int {
+	last := make([]int, len(by)) // the step, plus one, in which a queue touches the region last
+	for j := range p.Steps {
+		s := &p.Steps[j]
+		q, _ := queue(s)
+		for _, sp := range append([]plan.Span{s.Dst}, s.Src...) {
+			if sp.Space == space && sp.Rank == owner {
+				last[q] = j + 1
+			}
+		}
+	}
+	var keep []int
+	for k := range by {
+		if last[k] > 0 && !slices.Contains(keep, by[k]) {
+			keep = append(keep, by[k])
+		}
+	}
+	enough := func(keep []int) bool {
+		for k := range last {
+			if last[k] > 0 && !slices.ContainsFunc(keep, func(q int) bool { return known[q][k] >= last[k] }) {
+				return false
+			}
+		}
+		return true
+	}
+	for i := 0; i < len(keep); {
+		if without := slices.Concat(keep[:i], keep[i+1:]); enough(without) {
+			keep = without
+		} else {
+			i++
+		}
+	}
+	return keep
+}
+
 // impliedEnds finds, for each queue, a queue whose last step happens behind its
 // own last step and behind which no other queue ends; itself if there is none.
 // Behind tells of any two queues whether the first one's end precedes the
-// second one's.
-func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (by []int, behind func(k, q int) bool) {
+// second one's. known[q][k] is the last step of queue k, plus one, that has
+// happened when queue q ends.
+func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (by []int, behind func(k, q int) bool, known [][]int) {
 	n := p.Ranks * plan.Lanes
-	// known[q][k] is the last step of queue k, plus one, that has happened
-	// before what queue q did last.
-	known := make([][]int, n)
+	known = make([][]int, n)
 	for q := range known {
 		known[q] = make([]int, n)
 	}
@@ -220,7 +252,7 @@ func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (by []int, b
 			}
 		}
 	}
-	return by, behind
+	return by, behind, known
 }
 
 func (pr *program) instr(s *plan.Step, lane uint8, step int) instr {
