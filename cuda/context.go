@@ -42,18 +42,26 @@ type contextState struct {
 	lost atomic.Pointer[Error] // the first sticky error
 }
 
-// retain takes a reference for something that is being made from c. It refuses
+// retain takes a reference for what is being made from c, or a call that needs c. It refuses
 // a Context that is closed, under the lock that a closing one needs to give up
 // its reference: so no reference is taken to a context that was released.
-func (c *Context) retain(op string) error {
+func (c *Context) retain(op, what string) error {
 	st := c.st
 	st.d.mu.Lock()
 	defer st.d.mu.Unlock()
 	if c.closed.Load() || st.refs == 0 {
-		return closedError(op, "context")
+		return closedError(op, what)
 	}
 	st.refs++
 	return nil
+}
+
+// giveBack undoes retain. It is deferred; where the call itself succeeded, *err
+// is what the release of the context answered.
+func (c *Context) giveBack(err *error) {
+	if e := c.st.release(); *err == nil {
+		*err = e
+	}
 }
 
 // release gives up one reference, and with the last one the primary context.
@@ -129,7 +137,7 @@ func (b binding) exit(err *error) {
 // is made will hold, before the driver makes it, so that a Close of c meanwhile
 // does not release the context under it. settle follows, deferred before exit.
 func (c *Context) enterToMake(op string) (binding, error) {
-	if err := c.retain(op); err != nil {
+	if err := c.retain(op, "context"); err != nil {
 		return binding{}, err
 	}
 	b, err := c.st.enter(op)
@@ -148,10 +156,7 @@ func settle[T any, P interface {
 }](c *Context, made *P, err *error) {
 	switch {
 	case *made == nil:
-		e := c.st.release()
-		if *err == nil {
-			*err = e
-		}
+		c.giveBack(err)
 	case *err != nil:
 		(*made).Close()
 		*made = nil
@@ -267,7 +272,7 @@ func (c *Context) MemInfo() (free, total uint64, err error) {
 // EnablePeerAccess lets work of this context read and write the memory of
 // peer; the other direction is a call of its own (cuCtxEnablePeerAccess).
 // Access that is already enabled is success. ErrPeerAccessUnsupported and
-// ErrTooManyPeers leave the context usable.
+// ErrTooManyPeers leave the context usable. A peer that is closed is ErrClosed.
 func (c *Context) EnablePeerAccess(peer *Context) error {
 	_, err := c.EnsurePeerAccess(peer)
 	return err
@@ -278,6 +283,10 @@ func (c *Context) EnablePeerAccess(peer *Context) error {
 // who enabled access is who may disable it.
 func (c *Context) EnsurePeerAccess(peer *Context) (already bool, err error) {
 	const op = "cuCtxEnablePeerAccess"
+	if err := peer.retain(op, "peer context"); err != nil {
+		return false, err
+	}
+	defer peer.giveBack(&err)
 	b, err := c.enter(op)
 	if err != nil {
 		return false, err
@@ -291,9 +300,14 @@ func (c *Context) EnsurePeerAccess(peer *Context) (already bool, err error) {
 }
 
 // DisablePeerAccess is the inverse of EnablePeerAccess
-// (cuCtxDisablePeerAccess). Access that is not enabled is success.
+// (cuCtxDisablePeerAccess). Access that is not enabled is success. A peer that
+// is closed is ErrClosed.
 func (c *Context) DisablePeerAccess(peer *Context) (err error) {
 	const op = "cuCtxDisablePeerAccess"
+	if err := peer.retain(op, "peer context"); err != nil {
+		return err
+	}
+	defer peer.giveBack(&err)
 	b, err := c.enter(op)
 	if err != nil {
 		return err

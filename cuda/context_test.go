@@ -574,3 +574,33 @@ func TestPeerAccess(t *testing.T) {
 	}
 	require.NoError(t, r.a.EnablePeerAccess(r.b))
 }
+
+// A context that is closed may be gone from the driver: its handle goes nowhere.
+func TestClosedPeer(t *testing.T) {
+	r := newRig(t)
+	v := make1(t, r.a)
+	keeps, err := r.b.NewStream() // the handle would still be good: it is a rule, not luck
+	require.NoError(t, err)
+	require.NoError(t, r.b.Close())
+	r.tap.Log()
+	for name, f := range map[string]func() error{
+		"enable":  func() error { return r.a.EnablePeerAccess(r.b) },
+		"ensure":  func() error { _, err := r.a.EnsurePeerAccess(r.b); return err },
+		"disable": func() error { return r.a.DisablePeerAccess(r.b) },
+		"from":    func() error { return v.s.MemcpyPeer(v.m.Ptr(), r.a, v.m.Ptr(), r.b, 8) },
+		"to":      func() error { return v.s.MemcpyPeer(v.m.Ptr(), r.b, v.m.Ptr(), r.a, 8) },
+		"nothing": func() error { return v.s.MemcpyPeer(v.m.Ptr(), r.b, v.m.Ptr(), r.a, 0) },
+	} {
+		require.ErrorIs(t, f(), cuda.ErrClosed, name)
+	}
+	require.Empty(t, r.tap.Calls())
+	require.NoError(t, keeps.Close())
+
+	// A Close of the peer during the call waits for it.
+	r = newRig(t)
+	var closing error
+	r.f.onUse = func() { closing = r.b.Close(); require.Equal(t, 1, r.f.retained[1]) }
+	require.NoError(t, r.a.EnablePeerAccess(r.b))
+	require.NoError(t, closing)
+	require.Zero(t, r.f.retained[1])
+}

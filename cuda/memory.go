@@ -146,9 +146,13 @@ func (s *Stream) MemcpyDtoD(dst, src Ptr, n int) (err error) {
 
 // MemcpyPeer enqueues a copy of n bytes from memory of one context to memory of
 // another (cuMemcpyPeerAsync). Where peer access is not enabled the driver
-// takes a detour through host memory, and may block the caller.
+// takes a detour through host memory, and may block the caller. A context that
+// is closed is ErrClosed; the caller keeps both open for the length of the call.
 func (s *Stream) MemcpyPeer(dst Ptr, dctx *Context, src Ptr, sctx *Context, n int) (err error) {
 	const op = "cuMemcpyPeerAsync"
+	if dctx.closed.Load() || sctx.closed.Load() {
+		return closedError(op, "context of the source or the destination")
+	}
 	b, err := s.enterN(op, n)
 	if err != nil {
 		return err
