@@ -16,7 +16,6 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
 	"github.com/geforce-p2p/geforce-p2p/internal/api/tap"
 	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
-	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 )
 
 // A victim is an operation one of whose driver calls fails.
@@ -155,8 +154,8 @@ func TestEveryCallMayFail(t *testing.T) {
 				if !d.Modelled() {
 					step = 1 + len(calls)/12 // its calls are the same ones
 				}
-				if testenv.Race {
-					step *= 4
+				if fewer {
+					step *= 10
 				}
 				queries := 0
 				for k := 1; k <= len(calls); k += step {
@@ -282,7 +281,7 @@ func TestOpenMayFail(t *testing.T) {
 		total := int(tp.Total())
 		require.NoError(t, g.Close())
 		step := 1
-		if !d.Modelled() || testenv.Race {
+		if !d.Modelled() || fewer {
 			step = 1 + total/15
 		}
 		for k := 1; k <= total; k += step {

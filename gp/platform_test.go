@@ -53,9 +53,15 @@ func (s *stingy) MemFreeHost(p unsafe.Pointer) api.Code {
 // error says what to look at, and nothing leaks.
 func TestPinnedRefusal(t *testing.T) {
 	each(t, func(t *testing.T, d *cuda.Driver) {
-		const n = 20 << 20
+		n := 20 << 20
+		if fewer {
+			n = 4 << 20
+		}
 		for _, limit := range []uint64{32 << 20, 9 << 20, 2 * gp.MinPinnedBytes} {
 			for _, code := range []api.Code{api.OutOfMemory, api.OperatingSystem} {
+				if fewer && (code == api.OutOfMemory) != (limit == 9<<20) {
+					continue
+				}
 				s := newStingy(seam(d), limit, code)
 				var log bytes.Buffer
 				o := options(t, over(t, s), 2)

@@ -21,7 +21,7 @@ func TestSmoke(t *testing.T) {
 	require.NoError(t, err)
 	g, err := gp.Open(gp.Options{Driver: m.Driver()})
 	require.NoError(t, err)
-	v := make([]float32, 3<<20)
+	v := make([]float32, 500_001)
 	for i := range v {
 		v[i] = float32(i % 1000)
 	}
