@@ -163,31 +163,48 @@ func compile(p *plan.Plan, inline bool) *program {
 		pr.implied[k/plan.Lanes][k%plan.Lanes] = q != k
 		pr.beside[k/plan.Lanes][k%plan.Lanes] = behind(k, k^1)
 	}
+	host, scratch := lastTouches(p, queue)
 	for owner := range p.Ranks {
-		for _, q := range keepers(p, plan.Host, owner, queue, by, known) {
+		for _, q := range keepers(host[owner], by, known) {
 			pr.holds[q/plan.Lanes][q%plan.Lanes].host |= 1 << owner
 		}
-		for _, q := range keepers(p, plan.Scratch, owner, queue, by, known) {
+		for _, q := range keepers(scratch[owner], by, known) {
 			pr.holds[q/plan.Lanes][q%plan.Lanes].scratch |= 1 << owner
 		}
 	}
 	return pr
 }
 
-// keepers finds queues behind whose ends nobody touches a rank's region any
-// more, as few as it takes: what a queue did there last may have happened
-// before another queue's end although its own end has not.
-func keepers(p *plan.Plan, space plan.Space, owner int, queue func(*plan.Step) (int, uint8), by []int, known [][]int) []int {
-	last := make([]int, len(by)) // the step, plus one, in which a queue touches the region last
+// lastTouches gives, by rank, the step, plus one, in which each queue touches
+// the rank's regions last; 0 if it never does.
+func lastTouches(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (host, scratch [][]int) {
+	for range p.Ranks {
+		host, scratch = append(host, make([]int, p.Ranks*plan.Lanes)), append(scratch, make([]int, p.Ranks*plan.Lanes))
+	}
 	for j := range p.Steps {
 		s := &p.Steps[j]
 		q, _ := queue(s)
-		for _, sp := range append([]plan.Span{s.Dst}, s.Src...) {
-			if sp.Space == space && sp.Rank == owner {
-				last[q] = j + 1
+		touch := func(sp plan.Span) {
+			switch sp.Space {
+			case plan.Host:
+				host[sp.Rank][q] = j + 1
+			case plan.Scratch:
+				scratch[sp.Rank][q] = j + 1
 			}
 		}
+		touch(s.Dst)
+		for _, sp := range s.Src {
+			touch(sp)
+		}
 	}
+	return host, scratch
+}
+
+// keepers finds queues behind whose ends nobody touches a region any more, as
+// few as it takes: what a queue did there last may have happened before another
+// queue's end although its own end has not. The arguments are as lastTouches and
+// impliedEnds give them.
+func keepers(last, by []int, known [][]int) []int {
 	var keep []int
 	for k := range by {
 		if last[k] > 0 && !slices.Contains(keep, by[k]) {
