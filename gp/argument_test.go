@@ -4,6 +4,7 @@ package gp_test
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -179,7 +180,7 @@ func TestBadArguments(t *testing.T) {
 
 			{"alloc: negative", "-1", func() error { return onlyBuffer(x.r0.Alloc(gp.TypeInt8, -1)) }},
 			{"alloc: type", "Type(77)", func() error { return onlyBuffer(x.r0.Alloc(gp.Type(77), 1)) }},
-			{"alloc: too large to count", "", func() error { return onlyBuffer(x.r0.Alloc(gp.TypeInt64, 1<<60)) }},
+			{"alloc: too large to count", "", func() error { return onlyBuffer(x.r0.Alloc(gp.TypeInt64, math.MaxInt/8)) }},
 			{"write: length", "3999", func() error { return a.Write(background, make([]byte, 3999)) }},
 			{"read: length", "4001", func() error { return a.Read(background, make([]byte, 4001)) }},
 			{"download: type", "float32", func() error { return gp.Download(background, make([]int32, x.n), a) }},
@@ -237,7 +238,7 @@ func TestWrapRefuses(t *testing.T) {
 			{"freed memory", "not memory that the driver knows", wrap(stale, gp.TypeUint8, 16)},
 			{"null", "not memory that the driver knows", wrap(0, gp.TypeUint8, 16)},
 			{"negative", "-5", wrap(p, gp.TypeUint8, -5)},
-			{"too many", "", wrap(p, gp.TypeFloat64, 1<<61)},
+			{"too many", "", wrap(p, gp.TypeFloat64, math.MaxInt/4)},
 			{"type", "Type(0)", wrap(p, 0, 1)},
 		} {
 			x.refused(c.name, gp.ErrArgument, c.says, c.f)

@@ -3,7 +3,9 @@
 package gp
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -54,6 +56,7 @@ func (r *Rank) Alloc(t Type, n int) (Buffer, error) {
 	if n == 0 {
 		return b, nil
 	}
+	r.g.relaxed(r.sweep)
 	r.memMu.Lock() // so that Close waits, and then frees this too
 	defer r.memMu.Unlock()
 	if r.mem == nil { // closed meanwhile
@@ -70,7 +73,7 @@ func (r *Rank) Alloc(t Type, n int) (Buffer, error) {
 }
 
 // maxBytes keeps byte counts clear of the sign bit.
-const maxBytes = 1<<62 - 1
+const maxBytes = math.MaxInt / 2
 
 // Wrap makes a buffer of device memory that other code of the process
 // allocated on the rank's GPU: n elements at p, ordered by stream s, or by the
@@ -184,7 +187,7 @@ func (b Buffer) Free() error {
 	if b.rank == nil {
 		return argument(op, -1, "zero Buffer")
 	}
-	if b.mem == nil || b.mem.freed.Swap(true) {
+	if b.mem == nil || !b.mem.giveUp() {
 		return nil
 	}
 	r, m := b.rank, b.mem
@@ -194,26 +197,88 @@ func (b Buffer) Free() error {
 	if m.mem == nil {
 		return nil
 	}
-	// Every call left the buffer's stream waiting for it, so those streams
-	// being idle is enough.
-	m.mu.Lock()
-	streams := append([]*cuda.Stream{r.stream}, m.streams...)
-	m.mu.Unlock()
 	var err error
 	r.g.relaxed(func() {
-		for _, s := range streams {
-			if s.Synchronize() != nil {
-				// Its owner has closed it, and the work on it may go on. What a
-				// lost context answers is not this call's to report.
-				_ = r.cc.Synchronize()
-			}
-		}
+		m.settle()
 		err = m.mem.Close()
 	})
 	if err != nil {
 		return &Error{op, r.index, err}
 	}
 	return nil
+}
+
+// giveUp marks the memory as freed and tells whether it was not yet. It takes the
+// group's lock: a call that is being enqueued has it and has looked at the mark.
+func (m *memory) giveUp() bool {
+	g := m.rank.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !m.freed.Swap(true)
+}
+
+// settle waits until nothing uses the memory. Every call left the buffer's
+// stream waiting for it, so those streams being idle is enough.
+func (m *memory) settle() {
+	m.mu.Lock()
+	streams := append([]*cuda.Stream{m.rank.stream}, m.streams...)
+	m.mu.Unlock()
+	for _, s := range streams {
+		if s.Synchronize() != nil {
+			// Its owner has closed it, and the work on it may go on. What a
+			// lost context answers is not this call's to report.
+			_ = m.rank.cc.Synchronize()
+		}
+	}
+}
+
+// An orphan is memory that its owner gave up while the device may still be using
+// it. It is freed when the event is done: somebody allocates then, or the group
+// closes.
+type orphan struct {
+	m  *memory
+	ev *cuda.Event
+}
+
+// freeLater gives the memory up without waiting.
+func (b Buffer) freeLater() error {
+	if b.mem == nil || !b.mem.giveUp() || b.mem.mem == nil {
+		return nil
+	}
+	r := b.rank
+	ev, err := r.cc.NewEvent(cuda.EventDisableTiming)
+	if err != nil {
+		return err // and the group's Close frees it
+	}
+	if err := ev.Record(b.stream); err != nil {
+		return errors.Join(err, ev.Close())
+	}
+	r.memMu.Lock()
+	defer r.memMu.Unlock()
+	r.orphans = append(r.orphans, orphan{b.mem, ev})
+	return nil
+}
+
+// sweep frees the orphans that nothing uses any more.
+func (r *Rank) sweep() {
+	r.memMu.Lock()
+	var idle []orphan
+	keep := r.orphans[:0]
+	for _, o := range r.orphans {
+		if done, err := o.ev.Query(); done || err != nil {
+			idle = append(idle, o)
+			delete(r.mem, o.m)
+		} else {
+			keep = append(keep, o)
+		}
+	}
+	r.orphans = keep
+	r.memMu.Unlock()
+	for _, o := range idle {
+		if err := errors.Join(o.ev.Close(), o.m.mem.Close()); err != nil {
+			r.g.log.Warn("gp: memory of a transfer that was given up cannot be freed", "rank", r.index, "error", err)
+		}
+	}
 }
 
 func (b Buffer) addr() api.Ptr { return api.Ptr(b.ptr) }
@@ -227,16 +292,28 @@ func (g *Group) check(op string, b *Buffer) error {
 		return argument(op, -1, "zero Buffer")
 	case b.rank.g != g:
 		return argument(op, b.rank.index, "buffer of another group")
-	case b.mem != nil && b.mem.freed.Load():
-		return &Error{op, b.rank.index, fmt.Errorf("%w: buffer: %w", ErrArgument, ErrClosed)}
+	}
+	if err := b.alive(op); err != nil {
+		return err
 	}
 	return b.checkStream(op)
+}
+
+// alive refuses a buffer whose memory is freed. Who is to enqueue work on it
+// asks again under the group's lock.
+func (b *Buffer) alive(op string) error {
+	if b.mem != nil && b.mem.freed.Load() {
+		return &Error{op, b.rank.index, fmt.Errorf("%w: buffer: %w", ErrArgument, ErrClosed)}
+	}
+	return nil
 }
 
 func (b *Buffer) checkStream(op string) error {
 	switch {
 	case b.stream == nil:
 		return argument(op, b.rank.index, "buffer on a nil stream")
+	case b.stream.Closed():
+		return &Error{op, b.rank.index, fmt.Errorf("%w: the buffer's stream: %w", ErrArgument, ErrClosed)}
 	case api.Stream(b.stream.Handle()) == api.StreamPerThread:
 		return argument(op, b.rank.index, "the per-thread default stream (handle 2) names another stream on every OS thread, and goroutines move: pass a real stream")
 	case api.Context(b.stream.Context().Handle()) != b.rank.ctx:

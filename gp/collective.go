@@ -98,8 +98,8 @@ func (o Ops) collective(op string, dst, src []Buffer, times int, key planKey) (W
 			return Work{}, argument(op, r, "destination of %v, and the source is %v", d.typ, s.typ)
 		case s.n != first.n:
 			return Work{}, argument(op, r, "buffer of %d elements, and rank 0's has %d", s.n, first.n)
-		case s.n > maxElements/n || d.n != times*s.n:
-			return Work{}, argument(op, r, "destination of %d elements: %d are due", d.n, times*s.n)
+		case uint64(d.n) != uint64(times)*uint64(s.n):
+			return Work{}, argument(op, r, "destination of %d elements: %d are due", d.n, uint64(times)*uint64(s.n))
 		}
 		own := *d
 		if times > 1 && d.n > 0 {
@@ -128,6 +128,14 @@ func (o Ops) collective(op string, dst, src []Buffer, times int, key planKey) (W
 	defer g.unlock()
 	if err := g.usable(op); err != nil {
 		return Work{}, err
+	}
+	for r := range n {
+		if err := outs[r].alive(op); err != nil {
+			return Work{}, err
+		}
+		if err := ins[r].alive(op); err != nil {
+			return Work{}, err
+		}
 	}
 	x := &g.run
 	fill := func() {
@@ -163,8 +171,6 @@ func (o Ops) collective(op string, dst, src []Buffer, times int, key planKey) (W
 	g.stats.CollectiveBytes += uint64(first.Bytes())
 	return w, nil
 }
-
-const maxElements = 1 << 60
 
 func (g *Group) planCollective(k planKey) (p *plan.Plan, inline bool, err error) {
 	a := plan.Args{

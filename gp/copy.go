@@ -81,6 +81,12 @@ func (o Ops) Copy(dst, src Buffer) (Work, error) {
 func (o Ops) copy(dst, src Buffer) (Work, error) {
 	const op = "copy"
 	g := o.g
+	if err := dst.alive(op); err != nil {
+		return Work{}, err
+	}
+	if err := src.alive(op); err != nil {
+		return Work{}, err
+	}
 	route, err := g.route(op, dst.rank, src.rank, o.o.Route)
 	if err != nil {
 		return Work{}, err

@@ -165,7 +165,7 @@ func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
 		in := &pr.code[i]
 		if call, c := g.step(x, in); c != api.Success {
 			_, err := fail(int(in.rank), call, c)
-			return true, fmt.Errorf("%w (step %d of %d)", err, in.step, len(p.Steps))
+			return true, fmt.Errorf("%w (step %d of %d)", err, in.step, pr.steps)
 		}
 	}
 	for r := range p.Ranks {
@@ -342,7 +342,7 @@ func (g *Group) step(x *run, in *instr) (string, api.Code) {
 		return "cuMemcpyDtoDAsync", d.MemcpyDtoDAsync(x.deviceAddr(in.dst), x.deviceAddr(in.src), in.n, q)
 	case iPeer:
 		c := d.MemcpyPeerAsync(x.deviceAddr(in.dst), x.rank[in.dst.rank].ctx, x.deviceAddr(in.src), rk.ctx, in.n, q)
-		x.refused = c != api.Success && !c.Sticky() && len(x.prog.plan.Steps) == 1
+		x.refused = c != api.Success && !c.Sticky() && x.prog.steps == 1
 		return "cuMemcpyPeerAsync", c
 	case iFold:
 		f := &x.prog.folds[in.foldIdx]

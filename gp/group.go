@@ -40,6 +40,7 @@ type Group struct {
 
 	mu    sync.Mutex // orders enqueueing; guards all below
 	plans map[planKey]*program
+	code  int // instructions of all plans
 	runs  uint64
 	run   run
 	stats Stats
@@ -100,7 +101,7 @@ func Open(o Options) (*Group, error) {
 	if len(ordinals) > MaxRanks {
 		return nil, argument(op, -1, "%d ranks: the most is %d", len(ordinals), MaxRanks)
 	}
-	g := &Group{drv: drv, opts: o, log: o.Logger, plans: map[planKey]*program{}, closed: make(chan struct{})}
+	g := &Group{drv: drv, opts: o, log: behind(o.Logger), plans: map[planKey]*program{}, closed: make(chan struct{})}
 	g.Ops.g = g
 	g.api = hook.Seam(drv)
 	g.host = g.api.Host()
@@ -238,16 +239,18 @@ func (g *Group) Close() error {
 			break
 		}
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	for _, r := range g.ranks {
 		// Transfers notice that the group closes and let go of their bounce. Who
-		// waits for it behind them finds that out when it is let go of here.
+		// waits for it behind them finds that out when it is let go of here. A
+		// transfer takes the group's lock while it has its bounce, and so in this
+		// order here too.
 		if r.bounce != nil {
 			r.bounce.turn <- struct{}{}
 			defer func() { <-r.bounce.turn }()
 		}
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	failed := g.Err() != nil
 	g.relaxed(func() {
 		for _, r := range g.ranks {

@@ -53,6 +53,11 @@ func stagedCopy(dst, src Buffer, st bridge.Staging, chunk int) (Work, error) {
 	if err := g.usable(op); err != nil {
 		return Work{}, err
 	}
+	for _, b := range [2]*Buffer{&dst, &src} {
+		if err := b.alive(op); err != nil {
+			return Work{}, err
+		}
+	}
 	x := &g.run
 	if src.n == 0 {
 		x.reset("copy", nil, 2)
@@ -111,6 +116,9 @@ func hostKernel(what string, b Buffer, host unsafe.Pointer, n int, op Op) (Work,
 	if err := g.usable(what); err != nil {
 		return Work{}, err
 	}
+	if err := b.alive(what); err != nil {
+		return Work{}, err
+	}
 	x := &g.run
 	x.reset(what, nil, 1)
 	x.rank[0], x.stream[0] = r, b.queue()
@@ -138,6 +146,7 @@ func hostKernel(what string, b Buffer, host unsafe.Pointer, n int, op Op) (Work,
 		return Work{}, err
 	}
 	o := g.begin(what, "kernel")
+	launched := false
 	call, c := r.bound(func(d api.Driver) (string, api.Code) {
 		at, c := d.MemHostGetDevicePointer(host)
 		if c != api.Success {
@@ -166,10 +175,15 @@ func hostKernel(what string, b Buffer, host unsafe.Pointer, n int, op Op) (Work,
 		if c := d.LaunchKernel(fn, &l); c != api.Success {
 			return "cuLaunchKernel", c
 		}
+		launched = true
 		return "cuEventRecord", d.EventRecord(mk.ev, b.queue())
 	})
 	if c != api.Success {
-		// One launch on one rank: nobody disagrees, and the group goes on.
+		// One launch on one rank: nobody disagrees, and the group goes on. But
+		// the caller may do with the host memory what he likes from here on.
+		if launched {
+			g.relaxed(func() { _ = b.stream.Synchronize() })
+		}
 		g.abandon(o)
 		return Work{}, g.callError(what, r, call, c)
 	}

@@ -6,7 +6,10 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -63,13 +66,13 @@ func TestPinnedRefusal(t *testing.T) {
 					continue
 				}
 				s := newStingy(seam(d), limit, code)
-				var log bytes.Buffer
+				var log buffer
 				o := options(t, over(t, s), 2)
 				o.PinnedBytes = 0 // the default, 32 MiB a rank
 				o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 				g, err := gp.Open(o)
 				require.NoError(t, err, "of %d bytes", limit)
-				require.Contains(t, log.String(), "less pinned memory")
+				require.Eventually(t, func() bool { return strings.Contains(log.String(), "less pinned memory") }, 5*time.Second, time.Millisecond)
 				have := g.Stats().PinnedBytes
 				require.GreaterOrEqual(t, have, uint64(2<<20))
 				require.LessOrEqual(t, have, limit)
@@ -260,4 +263,22 @@ func TestMisalignedBytes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// buffer is a bytes.Buffer that a logger may write to meanwhile.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
 }

@@ -22,7 +22,8 @@ import (
 // the fences between that stream and the lanes, which are driver calls, and for
 // a plan of one piece there is nothing to overlap anyway.
 type program struct {
-	plan   *plan.Plan
+	plan   *plan.Plan // without its steps
+	steps  int
 	inline bool
 	code   []instr
 	folds  []fold
@@ -100,7 +101,7 @@ func makeRef(s plan.Span) ref { return ref{s.Space, uint8(s.Rank), s.Off} }
 // compile turns a plan into a program. Events are given out as registers are:
 // one is free for the next record as soon as its last wait has been enqueued.
 func compile(p *plan.Plan, inline bool) *program {
-	pr := &program{plan: p, inline: inline, events: make([]int, p.Ranks), uses: make([]uses, p.Ranks)}
+	pr := &program{inline: inline, steps: len(p.Steps), events: make([]int, p.Ranks), uses: make([]uses, p.Ranks)}
 	queue := func(s *plan.Step) (int, uint8) {
 		if inline {
 			return s.Rank * plan.Lanes, 0
@@ -135,7 +136,7 @@ func compile(p *plan.Plan, inline bool) *program {
 			r := p.Steps[i].Rank
 			free[r] = append(free[r], eventOf[i])
 		}
-		pr.code = append(pr.code, pr.instr(s, lane, j))
+		pr.code = append(pr.code, pr.instr(p, s, lane, j))
 		if lastWait[j] != 0 {
 			e := pr.events[s.Rank]
 			if n := len(free[s.Rank]); n > 0 {
@@ -172,6 +173,9 @@ func compile(p *plan.Plan, inline bool) *program {
 			pr.holds[q/plan.Lanes][q%plan.Lanes].scratch |= 1 << owner
 		}
 	}
+	kept := *p
+	kept.Steps = nil
+	pr.plan = &kept
 	return pr
 }
 
@@ -272,7 +276,7 @@ func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (by []int, b
 	return by, behind, known
 }
 
-func (pr *program) instr(s *plan.Step, lane uint8, step int) instr {
+func (pr *program) instr(p *plan.Plan, s *plan.Step, lane uint8, step int) instr {
 	in := instr{rank: uint8(s.Rank), lane: lane, dst: makeRef(s.Dst), src: makeRef(s.Src[0]), n: s.Dst.Len, step: int32(step)}
 	switch s.Kind {
 	case plan.ToHost:
@@ -286,7 +290,7 @@ func (pr *program) instr(s *plan.Step, lane uint8, step int) instr {
 	case plan.Reduce, plan.ReduceFromHost:
 		in.kind = iFold
 		in.foldIdx = int32(len(pr.folds))
-		pr.folds = append(pr.folds, makeFold(pr.plan, s))
+		pr.folds = append(pr.folds, makeFold(p, s))
 	default:
 		panic(fmt.Sprintf("gp: plan step of kind %d", s.Kind))
 	}
@@ -325,8 +329,12 @@ type planKey struct {
 	inPlace bool
 }
 
-// maxPlans bounds the plan cache.
-const maxPlans = 128
+// The plan cache is bounded in plans, and in instructions of all plans together
+// but the newest: a few tens of MiB.
+const (
+	maxPlans = 128
+	maxCode  = 1 << 19
+)
 
 // program returns the cached program of a key, or makes it. The group's lock is
 // held.
@@ -340,7 +348,9 @@ func (g *Group) program(k planKey, build func() (p *plan.Plan, inline bool, err 
 	if err != nil {
 		return nil, err
 	}
-	if len(g.plans) >= maxPlans {
+	pr := compile(p, inline)
+	pr.lastRun = g.runs
+	for len(g.plans) >= maxPlans || len(g.plans) > 0 && g.code+len(pr.code) > maxCode {
 		var oldest planKey
 		at := g.runs
 		for k, pr := range g.plans {
@@ -348,10 +358,10 @@ func (g *Group) program(k planKey, build func() (p *plan.Plan, inline bool, err 
 				oldest, at = k, pr.lastRun
 			}
 		}
+		g.code -= len(g.plans[oldest].code)
 		delete(g.plans, oldest)
 	}
-	pr := compile(p, inline)
-	pr.lastRun = g.runs
 	g.plans[k] = pr
+	g.code += len(pr.code)
 	return pr, nil
 }

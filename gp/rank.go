@@ -44,8 +44,9 @@ type Rank struct {
 	marks       []*mark // all that were made
 	freeMarks   []*mark
 
-	memMu sync.Mutex
-	mem   map[*memory]struct{} // from Alloc, not freed
+	memMu   sync.Mutex
+	mem     map[*memory]struct{} // from Alloc, not freed
+	orphans []orphan
 }
 
 // Index is the rank's number in its group.
@@ -262,9 +263,13 @@ func (r *Rank) close() error {
 	r.memMu.Lock()
 	for m := range r.mem {
 		m.freed.Store(true)
+		m.settle()
 		errs = append(errs, m.mem.Close())
 	}
-	r.mem = nil
+	for _, o := range r.orphans {
+		errs = append(errs, o.ev.Close())
+	}
+	r.mem, r.orphans = nil, nil
 	r.memMu.Unlock()
 	call, c := r.bound(func(d api.Driver) (string, api.Code) {
 		var call string

@@ -65,7 +65,7 @@ func Upload[T Elem](ctx context.Context, r *Rank, v []T) (Buffer, error) {
 		return Buffer{}, err
 	}
 	if err := b.Write(ctx, bytesOf(v)); err != nil {
-		return Buffer{}, errors.Join(err, b.Free())
+		return Buffer{}, errors.Join(err, b.freeLater())
 	}
 	return b, nil
 }
@@ -153,6 +153,13 @@ func (b Buffer) transfer(ctx context.Context, op string, data []byte, move bounc
 		return nil
 	}
 	enqueue := func(i, off, n int) error {
+		// A call on the same buffer fences its streams in and out: what gets in
+		// between would be ordered with neither.
+		g.lock()
+		defer g.unlock()
+		if err := b.alive(op); err != nil {
+			return err
+		}
 		call, c := r.bound(func(d api.Driver) (string, api.Code) {
 			if call, c := move(d, b.addr()+api.Ptr(off), unsafe.Pointer(&half(i)[0]), n, b.queue()); c != api.Success {
 				return call, c

@@ -325,11 +325,10 @@ func (w Work) Wait(ctx context.Context) error {
 func (g *Group) relaxed(f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	old, c := g.api.ThreadExchangeStreamCaptureMode(api.CaptureRelaxed)
-	f()
-	if c == api.Success {
-		g.api.ThreadExchangeStreamCaptureMode(old)
+	if old, c := g.api.ThreadExchangeStreamCaptureMode(api.CaptureRelaxed); c == api.Success {
+		defer g.api.ThreadExchangeStreamCaptureMode(old)
 	}
+	f()
 }
 
 // waiters are the goroutines that wait on a group. One of them leads: it polls

@@ -51,7 +51,7 @@ const quantum = 16
 
 // maxSteps bounds a plan: a budget of some bytes for gigabytes of data is an
 // error rather than all of the host's memory.
-const maxSteps = 1 << 22
+const maxSteps = 1 << 20
 
 func roundUp(n uint64) uint64 { return (n + quantum - 1) / quantum * quantum }
 
