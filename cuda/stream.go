@@ -158,6 +158,9 @@ func (s *Stream) enter(op string) (binding, error) {
 // Context is the stream's context.
 func (s *Stream) Context() *Context { return s.ctx }
 
+// Closed tells whether Close was called.
+func (s *Stream) Closed() bool { return s.closed.Load() }
+
 // Handle is the CUstream.
 func (s *Stream) Handle() StreamHandle { return s.h }
 
