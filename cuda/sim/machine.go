@@ -19,6 +19,12 @@
 // missing therefore shows as wrong bytes with some seed, sooner or later. With
 // one thread of calls, one seed gives one run.
 //
+// # Races and faults
+//
+// With Watch a missing wait is an error, whatever the seed, at the call that it
+// should have been in front of: see RaceError. PeerZeros, PeerMirror, PinnedLimit,
+// Lose and Stall make a machine that is broken in ways that real ones are.
+//
 // # Time
 //
 // Time is virtual: calls cost what the machine's description says, copies and
