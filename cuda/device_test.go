@@ -44,7 +44,7 @@ func TestDevices(t *testing.T) {
 	require.ErrorIs(t, err, cuda.ErrInvalidValue)
 	n, err := dev.TotalMem()
 	require.NoError(t, err)
-	require.EqualValues(t, 24<<30, n)
+	require.EqualValues(t, uint64(24<<30), n)
 	u, err := dev.UUID()
 	require.NoError(t, err)
 	require.Equal(t, "GPU-00112233-4455-6677-8899-aabbccddeeff", u.String())

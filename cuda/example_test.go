@@ -46,8 +46,8 @@ func Example() {
 	}
 	fmt.Printf("%s\n", back)
 
-	_, err = ctx.Alloc(1 << 50)
-	fmt.Println(errors.Is(err, cuda.ErrOutOfMemory))
+	_, err = dev.Driver().Device(99)
+	fmt.Println(errors.Is(err, cuda.ErrInvalidDevice))
 	// Output:
 	// sixteen bytes...
 	// true
