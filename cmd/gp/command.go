@@ -56,8 +56,21 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 // errReported is a failure that the command has already written out.
 var errReported = errors.New("failed")
 
-// run is the whole command, but for the process around it.
+// run is the whole command, but for the process around it. Output that could
+// not be written is a failure.
 func (e *environment) run(ctx context.Context, args []string) int {
+	out := &output{w: e.stdout}
+	checked := *e
+	checked.stdout = out
+	code := checked.dispatch(ctx, args)
+	if out.err != nil && code == exitOK {
+		fmt.Fprintf(e.stderr, "gp: %v\n", out.err)
+		return exitFailed
+	}
+	return code
+}
+
+func (e *environment) dispatch(ctx context.Context, args []string) int {
 	if len(args) == 0 {
 		e.list(e.stderr)
 		return exitUsage

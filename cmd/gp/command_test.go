@@ -8,8 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 
@@ -34,9 +36,13 @@ func noHost() call {
 	}
 }
 
+func (c call) environment(stdout, stderr io.Writer) *environment {
+	return &environment{stdout: stdout, stderr: stderr, root: c.root, openDriver: c.openDriver, openSim: c.openSim}
+}
+
 func (c call) run(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	e := &environment{stdout: &out, stderr: &errs, root: c.root, openDriver: c.openDriver, openSim: c.openSim}
+	e := c.environment(&out, &errs)
 	code = e.run(context.Background(), args)
 	return code, out.String(), errs.String()
 }
@@ -70,6 +76,43 @@ func TestDispatch(t *testing.T) {
 	code, _, errs = noHost().run("help", "frobnicate")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, errs, `no subcommand "frobnicate"`)
+}
+
+// full is a disk with room for left bytes.
+type full struct{ left int }
+
+func (f *full) Write(b []byte) (int, error) {
+	n := min(len(b), f.left)
+	f.left -= n
+	if n < len(b) {
+		return n, syscall.ENOSPC
+	}
+	return n, nil
+}
+
+// What could not be written was not said: exit 1, with one sentence.
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	for _, c := range []struct {
+		left int
+		args []string
+	}{
+		{0, []string{"help"}},
+		{0, []string{"help", "sim"}},
+		{0, []string{"sim", "--help"}},
+		{0, []string{"sim", "list"}},
+		{0, []string{"sim", "show", "2x4090"}},
+		{0, []string{"sim", "show", "2x4090", "--json"}},
+		{0, []string{"probe", "--facts", factsFile("04-different-chips")}},
+		{0, []string{"selftest", "--bytes", "1KiB"}},
+		{300, []string{"selftest", "--bytes", "1KiB"}},
+		{0, []string{"selftest", "--bytes", "1KiB", "--json"}},
+	} {
+		var errs bytes.Buffer
+		e := noHost().environment(&full{c.left}, &errs)
+		require.Equal(t, exitFailed, e.run(context.Background(), c.args), c.args)
+		require.Equal(t, 1, strings.Count(errs.String(), syscall.ENOSPC.Error()), "%v: %s", c.args, &errs)
+		require.Equal(t, 1, strings.Count(errs.String(), "\n"), "%v: %s", c.args, &errs)
+	}
 }
 
 func TestSelftestRefusesBadFlags(t *testing.T) {
