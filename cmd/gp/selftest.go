@@ -73,6 +73,9 @@ func (t *selftest) run(ctx context.Context) (err error) {
 		return err
 	}
 	devices := t.devices()
+	if err := t.fits(devices); err != nil {
+		return errors.Join(err, t.machine.close())
+	}
 	m := &t.report.Machine
 	*m = machineReport{Name: t.machine.name, GPUs: t.machine.gpus, Driver: t.machine.version, Modelled: t.machine.modelled(), Ranks: devices}
 	m.Note = t.note(devices)
