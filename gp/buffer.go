@@ -246,6 +246,11 @@ func (b Buffer) freeLater() error {
 		return nil
 	}
 	r := b.rank
+	r.memMu.Lock()
+	defer r.memMu.Unlock()
+	if r.mem == nil {
+		return nil // the group has closed meanwhile, and freed it
+	}
 	ev, err := r.cc.NewEvent(cuda.EventDisableTiming)
 	if err != nil {
 		return err // and the group's Close frees it
@@ -253,8 +258,6 @@ func (b Buffer) freeLater() error {
 	if err := ev.Record(b.stream); err != nil {
 		return errors.Join(err, ev.Close())
 	}
-	r.memMu.Lock()
-	defer r.memMu.Unlock()
 	r.orphans = append(r.orphans, orphan{b.mem, ev})
 	return nil
 }
