@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os/exec"
+	"time"
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 	"github.com/geforce-p2p/geforce-p2p/probe"
@@ -30,6 +31,7 @@ type environment struct {
 	openSim        func(name string) (d *cuda.Driver, closeMachine func() error, err error)
 	collect        func(context.Context, probe.Options) (*probe.Facts, error) // nil: probe.Collect
 	child          func() (*exec.Cmd, error)                                  // of probe --verify; nil: this program
+	limit, grace   time.Duration                                              // of selftest; 0: opTimeout and opGrace
 }
 
 // A command is a subcommand.

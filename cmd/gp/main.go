@@ -15,13 +15,13 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"syscall"
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 	"github.com/geforce-p2p/geforce-p2p/cuda/sim"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	e := &environment{
 		stdout:     os.Stdout,
 		stderr:     os.Stderr,
@@ -29,9 +29,16 @@ func main() {
 		openDriver: cuda.Open,
 		openSim:    openSim,
 	}
-	code := e.run(ctx, os.Args[1:])
-	stop()
-	os.Exit(code)
+	os.Exit(e.main(os.Args[1:]))
+}
+
+// main runs the command until it ends or a signal asks it to. The second signal
+// finds no handler and ends the process, whatever it is waiting for.
+func (e *environment) main(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	return e.run(ctx, args)
 }
 
 // openSim is the simulated machine of a name, or of a file's path.

@@ -25,6 +25,7 @@ var reductions = []struct {
 
 // allReduces runs one reduction of size bytes a rank with each algorithm.
 func (t *selftest) allReduces(ctx context.Context, typ gp.Type, op gp.Op, size uint64) error {
+	t.watch.next("making data for all_reduce", t.limit+t.grace)
 	n := int(roundUp(size, uint64(typ.Size())))
 	data := make([][]byte, len(t.group.Ranks()))
 	for i := range data {
@@ -46,13 +47,13 @@ func (t *selftest) allReduces(ctx context.Context, typ gp.Type, op gp.Op, size u
 // allReduce runs one all_reduce in place and then, from the same data, out of
 // place; the second is the one that is timed.
 func (t *selftest) allReduce(ctx context.Context, typ gp.Type, op gp.Op, a gp.Algorithm, data [][]byte, want []byte) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, opTimeout)
+	ctx, cancel := t.begin(ctx, fmt.Sprintf("all_reduce (%v) of %d bytes, %v of %v", a, len(want), op, typ))
 	defer cancel()
 	ranks, n := t.group.Ranks(), len(want)
 	r := result{Op: "all_reduce", Type: typ.String(), Reduction: op.String(), Ranks: len(ranks), Bytes: uint64(n)}
 
 	var set buffers
-	defer set.free(&err)
+	defer t.free(&set, &err)
 	src, err := set.alloc(ranks, typ, n/typ.Size())
 	if err != nil {
 		return err
@@ -72,9 +73,11 @@ func (t *selftest) allReduce(ctx context.Context, typ gp.Type, op gp.Op, a gp.Al
 	if err != nil {
 		return err
 	}
+	t.mu.Lock()
 	if t.report.Timing.FirstAllReduceSeconds == 0 {
 		t.report.Timing.FirstAllReduceSeconds = d.Seconds()
 	}
+	t.mu.Unlock()
 	if err := t.check(ctx, &r, "in place", dst, want); err != nil {
 		return err
 	}
@@ -100,7 +103,7 @@ func (t *selftest) allReduce(ctx context.Context, typ gp.Type, op gp.Op, a gp.Al
 
 // allGather gathers size bytes, an equal part from each rank.
 func (t *selftest) allGather(ctx context.Context, size uint64) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, opTimeout)
+	ctx, cancel := t.begin(ctx, fmt.Sprintf("all_gather of %d bytes", size))
 	defer cancel()
 	ranks := t.group.Ranks()
 	const typ = gp.TypeFloat32
@@ -110,7 +113,7 @@ func (t *selftest) allGather(ctx context.Context, size uint64) (err error) {
 	randomBytes(want, &t.random)
 
 	var set buffers
-	defer set.free(&err)
+	defer t.free(&set, &err)
 	src, err := set.alloc(ranks, typ, part/typ.Size())
 	if err != nil {
 		return err
@@ -146,10 +149,11 @@ func (t *selftest) allGather(ctx context.Context, size uint64) (err error) {
 // copies copies size bytes between each two ranks: one way, the other way, and
 // both ways at once.
 func (t *selftest) copies(ctx context.Context, size uint64) (err error) {
+	t.watch.next(fmt.Sprintf("making data for copy of %d bytes", size), t.limit+t.grace)
 	ranks := t.group.Ranks()
 	n := int(size)
 	var set buffers
-	defer set.free(&err)
+	defer t.free(&set, &err)
 	const typ = gp.TypeUint8 // a copy moves bytes, any number of them
 	src, err := set.alloc(ranks, typ, n)
 	if err != nil {
@@ -189,8 +193,6 @@ func (t *selftest) copies(ctx context.Context, size uint64) (err error) {
 
 // copy runs the copies of ways, each from a rank to a rank, all at once.
 func (t *selftest) copy(ctx context.Context, src, dst []gp.Buffer, data [][]byte, ways [][2]int) error {
-	ctx, cancel := context.WithTimeout(ctx, opTimeout)
-	defer cancel()
 	n := len(data[0])
 	r := result{Op: "copy", Type: gp.TypeUint8.String(), Ranks: 2, Bytes: uint64(n * len(ways))}
 	for _, w := range ways {
@@ -199,6 +201,8 @@ func (t *selftest) copy(ctx context.Context, src, dst []gp.Buffer, data [][]byte
 		}
 		r.Case += fmt.Sprintf("%d to %d", w[0], w[1])
 	}
+	ctx, cancel := t.begin(ctx, fmt.Sprintf("copy of %d bytes, %s", r.Bytes, r.Case))
+	defer cancel()
 	for range 2 { // the second is the one that is timed: the first pays for set-up
 		for _, w := range ways {
 			if err := poison(ctx, dst[w[1]:w[1]+1], data[w[0]]); err != nil {
@@ -278,6 +282,11 @@ func (t *selftest) check(ctx context.Context, r *result, what string, bufs []gp.
 
 // add records a result.
 func (t *selftest) add(r result) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gaveUp {
+		return
+	}
 	r.Verified = r.Error == ""
 	t.report.Results = append(t.report.Results, r)
 	if !t.json {
@@ -303,7 +312,8 @@ func (s *buffers) alloc(ranks []*gp.Rank, t gp.Type, n int) ([]gp.Buffer, error)
 	return out, nil
 }
 
-func (s *buffers) free(err *error) {
+func (t *selftest) free(s *buffers, err *error) {
+	t.fail(*err)
 	for _, b := range *s {
 		*err = errors.Join(*err, b.Free())
 	}

@@ -8,14 +8,23 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/geforce-p2p/geforce-p2p/gp"
 )
 
-// opTimeout ends an operation that hangs. The largest that a user could ask
-// for takes seconds.
-const opTimeout = 2 * time.Minute
+// opTimeout ends an operation that hangs, together with a second for each
+// hostRate bytes of all ranks: filling and comparing them is the host's work.
+const (
+	opTimeout = 2 * time.Minute
+	hostRate  = 100e6
+)
+
+// opGrace is what an operation gets to come back after its time-out, and
+// everything together after an error or a signal. Then the process ends, with
+// what is known: a driver call that hangs is not waited for.
+const opGrace = 10 * time.Second
 
 // oddBytes is the small size that is run beside --bytes: no multiple of a
 // vector, a page or the number of ranks.
@@ -63,8 +72,16 @@ type selftest struct {
 
 	machine *machine
 	group   *gp.Group
-	report  report
 	random  splitmix
+	limit   time.Duration // for one operation
+	grace   time.Duration
+	watch   *watch
+
+	// The operations run in a goroutine of their own, which may hang.
+	mu     sync.Mutex
+	report report
+	failed error // what ended them, also before they have cleaned up
+	gaveUp bool  // nobody waits for them any more: they write nothing
 }
 
 func (t *selftest) run(ctx context.Context) (err error) {
@@ -83,8 +100,9 @@ func (t *selftest) run(ctx context.Context) (err error) {
 		t.writeFirstLine(m)
 	}
 
-	err = t.operations(ctx, devices)
-	err = errors.Join(err, t.machine.close())
+	err = t.watched(ctx, devices)
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.json {
 		if t.report.Results == nil {
 			t.report.Results = []result{}
@@ -100,6 +118,58 @@ func (t *selftest) run(ctx context.Context) (err error) {
 		return err
 	}
 	return t.verdict()
+}
+
+// watched runs the operations, and gives up what does not end.
+func (t *selftest) watched(ctx context.Context, devices []int) error {
+	t.limit, t.grace = t.environment.limit, t.environment.grace
+	if t.limit == 0 {
+		t.limit = opTimeout + time.Duration(float64(t.size)*float64(len(devices))/hostRate*float64(time.Second))
+	}
+	if t.grace == 0 {
+		t.grace = opGrace
+	}
+	t.watch = newWatch("opening the GPUs", t.limit+t.grace)
+	defer t.watch.stop()
+	defer context.AfterFunc(ctx, func() { t.watch.end(t.grace) })()
+	ended := make(chan error, 1)
+	go func() {
+		err := t.operations(ctx, devices)
+		t.watch.next("closing the machine", t.grace)
+		ended <- errors.Join(err, t.machine.close())
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-t.watch.out:
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gaveUp = true
+	if t.failed == nil {
+		t.failed = ctx.Err()
+	}
+	step, given := t.watch.at()
+	return errors.Join(t.failed, fmt.Errorf("given up after %v: %s does not end", given, step))
+}
+
+// begin starts the time of an operation.
+func (t *selftest) begin(ctx context.Context, what string) (context.Context, context.CancelFunc) {
+	t.watch.next(what, t.limit+t.grace)
+	return context.WithTimeout(ctx, t.limit)
+}
+
+// fail notes what ends the run, before anything is cleaned up.
+func (t *selftest) fail(err error) {
+	if err == nil {
+		return
+	}
+	t.watch.end(t.grace)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.failed == nil {
+		t.failed = err
+	}
 }
 
 // devices is the GPU of each rank: one rank a GPU unless --ranks says otherwise,
@@ -173,15 +243,21 @@ func (t *selftest) operations(ctx context.Context, devices []int) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.group.Close()) }()
+	defer func() {
+		t.fail(err)
+		t.watch.next("closing the group", t.limit)
+		err = errors.Join(err, t.group.Close())
+	}()
 	open := time.Since(began)
 	if t.machine.modelled() {
 		open = t.group.Now() // the virtual clock stands at 0 when the machine is made
 	}
+	t.mu.Lock()
 	t.report.Timing = &timingReport{OpenSeconds: open.Seconds()}
-	if !t.json {
+	if !t.json && !t.gaveUp {
 		writeHeader(t.stdout)
 	}
+	t.mu.Unlock()
 
 	sizes := []uint64{oddBytes, uint64(t.size)}
 	// The first one is also the first all_reduce of the process.
