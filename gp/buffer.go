@@ -56,6 +56,7 @@ func (r *Rank) Alloc(t Type, n int) (Buffer, error) {
 	if n == 0 {
 		return b, nil
 	}
+	defer r.g.logs.flush()
 	r.g.relaxed(r.sweep)
 	r.memMu.Lock() // so that Close waits, and then frees this too
 	defer r.memMu.Unlock()

@@ -27,7 +27,8 @@ type Group struct {
 	drv     *cuda.Driver
 	api     api.Driver
 	host    api.Host
-	log     *slog.Logger
+	log     *slog.Logger // by way of logs
+	logs    logQueue
 	opts    Options
 	kernels *ptx.Loader
 	ranks   []*Rank
@@ -101,13 +102,15 @@ func Open(o Options) (*Group, error) {
 	if len(ordinals) > MaxRanks {
 		return nil, argument(op, -1, "%d ranks: the most is %d", len(ordinals), MaxRanks)
 	}
-	g := &Group{drv: drv, opts: o, log: behind(o.Logger), plans: map[planKey]*program{}, closed: make(chan struct{})}
+	g := &Group{drv: drv, opts: o, plans: map[planKey]*program{}, closed: make(chan struct{})}
 	g.Ops.g = g
 	g.api = hook.Seam(drv)
 	g.host = g.api.Host()
 	g.waiters.g = g
 	g.run.bind.api = g.api
-	g.kernels = ptx.New(drv, ptx.Options{Logger: o.Logger})
+	g.log = g.logs.logger(o.Logger)
+	defer g.logs.flush()
+	g.kernels = ptx.New(drv, ptx.Options{Logger: g.log})
 	var err error
 	g.relaxed(func() { err = g.openRanks(op, ordinals) })
 	if err != nil {
@@ -196,6 +199,7 @@ func (g *Group) lock() {
 func (g *Group) unlock() {
 	runtime.UnlockOSThread()
 	g.mu.Unlock()
+	g.logs.flush()
 }
 
 // Synchronize waits until all work that was enqueued before it has run, or ctx
@@ -230,6 +234,7 @@ func (g *Group) Close() error {
 		<-g.closed
 		return nil
 	}
+	defer g.logs.flush()
 	defer close(g.closed)
 	g.joins.closed()
 	var errs []error

@@ -6,15 +6,16 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 )
 
-// A logQueue hands records on to the caller's handler from a goroutine of its
-// own, in order. Much is logged while locks are held, and a handler may do
-// anything: write to a slow disk, or call the group.
+// A logQueue keeps what is logged while locks are held, until the call that
+// holds them has let go: then the call hands it to the caller's handler, which
+// may do anything, write to a slow disk or call the group.
 type logQueue struct {
+	some    atomic.Bool // records may be there
 	mu      sync.Mutex
 	records []logged
-	running bool
 }
 
 type logged struct {
@@ -22,15 +23,30 @@ type logged struct {
 	r slog.Record
 }
 
+// logger returns a logger whose records reach l with the next flush.
+func (q *logQueue) logger(l *slog.Logger) *slog.Logger {
+	return slog.New(logHandler{l.Handler(), q})
+}
+
+// flush hands on what was logged. No lock of the group's is held.
+func (q *logQueue) flush() {
+	if !q.some.Load() {
+		return
+	}
+	q.mu.Lock()
+	records := q.records
+	q.records = nil
+	q.some.Store(false)
+	q.mu.Unlock()
+	for _, l := range records {
+		_ = l.h.Handle(context.Background(), l.r)
+	}
+}
+
 // logHandler is a handler that queues.
 type logHandler struct {
 	next  slog.Handler
 	queue *logQueue
-}
-
-// behind returns a logger whose records reach l by way of a queue.
-func behind(l *slog.Logger) *slog.Logger {
-	return slog.New(logHandler{l.Handler(), &logQueue{}})
 }
 
 func (h logHandler) Enabled(ctx context.Context, level slog.Level) bool {
@@ -50,26 +66,6 @@ func (h logHandler) Handle(_ context.Context, r slog.Record) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.records = append(q.records, logged{h.next, r.Clone()})
-	if !q.running {
-		q.running = true
-		go q.run()
-	}
+	q.some.Store(true)
 	return nil
-}
-
-func (q *logQueue) run() {
-	for {
-		q.mu.Lock()
-		records := q.records
-		q.records = nil
-		if len(records) == 0 {
-			q.running = false
-			q.mu.Unlock()
-			return
-		}
-		q.mu.Unlock()
-		for _, l := range records {
-			_ = l.h.Handle(context.Background(), l.r)
-		}
-	}
 }

@@ -113,6 +113,7 @@ func (b Buffer) transfer(ctx context.Context, op string, data []byte, move bounc
 	}
 	r := b.rank
 	g := r.g
+	defer g.logs.flush()
 	if err := g.usable(op); err != nil {
 		return err
 	}

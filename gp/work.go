@@ -217,6 +217,7 @@ func (w Work) Done() bool {
 	if w.o == nil {
 		return true
 	}
+	defer w.o.g.logs.flush()
 	var done bool
 	w.o.g.relaxed(func() { done, _ = w.ready(true) })
 	return done
@@ -291,6 +292,7 @@ func (w Work) Wait(ctx context.Context) error {
 		return nil
 	}
 	g := w.o.g
+	defer g.logs.flush()
 	start := g.host.Now()
 	for patient := false; ; patient = true {
 		var done bool
