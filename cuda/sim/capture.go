@@ -159,7 +159,7 @@ func (s seam) StreamEndCapture(h api.Stream) (api.Graph, api.Code) {
 		return 0, api.IllegalState
 	case c.origin != st:
 		return 0, api.CaptureUnmatched
-	case c.mode != api.CaptureRelaxed && c.thread != threadID():
+	case c.mode != api.CaptureRelaxed && c.thread != threadID() && !c.invalid: // as measured
 		return 0, api.CaptureWrongThread
 	}
 	joined := m.joined(c)
@@ -181,9 +181,7 @@ func (s seam) ThreadExchangeStreamCaptureMode(mode api.CaptureMode) (old api.Cap
 	if c := m.up(); c != api.Success {
 		return 0, c
 	}
-	if mode < api.CaptureGlobal || mode > api.CaptureRelaxed {
-		return 0, api.InvalidValue
-	}
+	// As measured, any mode is taken.
 	t := threadID()
 	old = m.modes[t]
 	if mode == api.CaptureGlobal {

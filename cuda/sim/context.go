@@ -195,6 +195,9 @@ func (s seam) CtxPushCurrent(h api.Context) api.Code {
 	if c := m.up(); c != api.Success {
 		return c
 	}
+	if h == 0 {
+		return api.InvalidValue // as measured; cuCtxSetCurrent takes it
+	}
 	c, code := m.lookup(h)
 	if code != api.Success {
 		return code
@@ -249,8 +252,10 @@ func (s seam) CtxSynchronize() api.Code {
 	if code != api.Success {
 		return code
 	}
-	if code := m.unsafeCall(); code != api.Success {
-		return code
+	// As measured, a relaxed thread may not do this either.
+	if len(m.captures) > 0 {
+		m.unsafeCall()
+		return api.CaptureUnsupported
 	}
 	m.drain(c)
 	m.watch.knowsContext(c)

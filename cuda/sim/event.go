@@ -97,6 +97,8 @@ func (m *Machine) waitable(h api.Event) (*event, api.Code) {
 	switch {
 	case code != api.Success:
 		return nil, code
+	case e.captured != nil && e.captured.ended:
+		return nil, api.InvalidValue // as measured
 	case e.captured != nil:
 		e.captured.invalid = true
 		return nil, api.CapturedEvent

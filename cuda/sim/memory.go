@@ -256,7 +256,10 @@ func (s seam) MemHostAlloc(n uint64, flags api.HostAllocFlag) (unsafe.Pointer, a
 	if code := m.unsafeCall(); code != api.Success {
 		return nil, code
 	}
-	if n == 0 || flags&^(api.HostPortable|api.HostDeviceMap|api.HostWriteCombined) != 0 {
+	if n == 0 {
+		return nil, api.Success // as measured, where cuMemAlloc refuses it
+	}
+	if flags&^(api.HostPortable|api.HostDeviceMap|api.HostWriteCombined) != 0 {
 		return nil, api.InvalidValue
 	}
 	if !m.mayPin(n) {
