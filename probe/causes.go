@@ -47,6 +47,7 @@ const (
 	BAR1Card          CauseID = "bar1-small-card"
 	BAR1Tight         CauseID = "bar1-tight"
 	IOMMUTranslating  CauseID = "iommu-translating"
+	IOMMUUnread       CauseID = "iommu-unread"
 	ACSRedirect       CauseID = "acs-redirect"
 	DriverRefusal     CauseID = "driver-refusal"
 
@@ -338,6 +339,13 @@ var causes = []Cause{
 		DoNot:    "use P2P before: data can be wrong without any error.",
 	},
 	{
+		ID: IOMMUUnread, Kind: KindRisk, Patch: PatchAfter,
+		Short:    "the IOMMU could not be read",
+		Sentence: "Whether an IOMMU translates the addresses of a GPU could not be read. If it does, the patch alone gives wrong data.",
+		Do:       "look at /sys/kernel/iommu_groups/*/type as root on the host, outside any container: it must say identity, or the directory be empty.",
+		DoNot:    "install the patch before this is known.",
+	},
+	{
 		ID: NVMLDisagree, Kind: KindRisk, Patch: PatchNotNeeded,
 		Short:    "NVML disagrees",
 		Sentence: "CUDA grants P2P and NVML says that it is not supported.",
@@ -353,9 +361,9 @@ var causes = []Cause{
 	{
 		ID: DriverRefusal, Kind: KindBlock, Patch: PatchLikely,
 		Short:    "the driver refuses",
-		Sentence: "Nothing of the machine is in the way: the stock driver refuses P2P for these cards.",
+		Sentence: "Nothing that was read of the machine is in the way: the stock driver refuses P2P for these cards.",
 		Do:       "read PATCH.md; or use the staged copy, which needs no patch.",
-		DoNot:    "change firmware, slots or kernel options for this: they are as the patch needs them.",
+		DoNot:    "change firmware, slots or kernel options for this: what was read of them is as the patch needs it.",
 	},
 
 	{

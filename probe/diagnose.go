@@ -437,6 +437,9 @@ func linkOf(dev *Device) LinkRate {
 	return rateOf(gen, width)
 }
 
+// iommuGroupType is a signal without which the patch is not advised.
+const iommuGroupType = "IOMMU group type"
+
 // condition finds what of a GPU would be in the way of P2P.
 func (d *diagnosis) condition(g *gpu) {
 	f, dev := d.f, g.Device
@@ -473,7 +476,7 @@ func (d *diagnosis) condition(g *gpu) {
 	case ok:
 	case f.Machine.IOMMUs.IsKnown() && f.Machine.IOMMUs.Or(1) == 0:
 	case !guest && !f.Environment.WSL2.Or(false):
-		want("IOMMU group type", dev.IOMMUType.Asked(), dev.IOMMUType.Why())
+		want(iommuGroupType, dev.IOMMUType.Asked(), dev.IOMMUType.Why())
 	}
 
 	if path, ok := dev.Path.Get(); ok {
@@ -792,7 +795,7 @@ func (j *judgement) granted(guest *Finding) (State, bool) {
 				}
 			}
 			for _, s := range g.missing {
-				if s.name == "IOMMU group type" {
+				if s.name == iommuGroupType {
 					j.lacks(s)
 				}
 			}
@@ -912,10 +915,19 @@ func (j *judgement) refused(guest *Finding) {
 			ev = append(ev, seen(g.BAR1, "%s: BAR1 %s, memory %s", g.label, mib(g.BAR1.Or(0)), mib(memoryOf(g.Device).Or(0))))
 		}
 	}
-	denied := known > 0 && len(said[P2POK]) < known
-	// Only where nothing is unread that could be the reason.
+	// Only with words of NVML's that mean a refusal, and where nothing is unread
+	// that could be its reason. "Unknown" is no such word, and "not supported"
+	// has other reasons.
+	denied := len(said[P2PChipset])+len(said[P2PGPU]) > 0
 	if haveFlavour && denied && j.a.bar1 == barFull && j.b.bar1 == barFull && j.sameChip() {
 		j.found(find(DriverRefusal, ev...))
+		for _, g := range []*gpu{j.a, j.b} {
+			for _, s := range g.missing {
+				if s.name == iommuGroupType {
+					j.found(find(IOMMUUnread, Evidence{Text: g.label + ": " + s.name + ": " + s.why}))
+				}
+			}
+		}
 		return
 	}
 	fi := find(UnknownWhy, ev...)
@@ -1125,7 +1137,7 @@ func (j *judgement) patch(s State, head CauseID, list []Finding) (Patch, string)
 	var because CauseID
 	var after []string
 	for _, f := range list {
-		if f.Kind == KindBlock || f.Cause == SameDie {
+		if f.Kind == KindBlock || f.Cause == SameDie || f.Cause == IOMMUUnread {
 			if worst[f.Patch] > worst[answer] {
 				answer, because = f.Patch, f.Cause
 			}

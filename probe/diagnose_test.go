@@ -578,3 +578,38 @@ func BenchmarkDiagnoseEightGPUs(b *testing.B) {
 		Diagnose(f, nil)
 	}
 }
+
+// TestUnreadIOMMU: a refusal whose IOMMU nobody could look at does not say that
+// the machine is as the patch needs it.
+func TestUnreadIOMMU(t *testing.T) {
+	f := machineOf(rtx3090, rtx3090)
+	refusedPairs(f, P2PGPU)
+	r := Diagnose(f, nil)
+	require.True(t, r.Pairs[0].Has(DriverRefusal))
+	require.False(t, r.Pairs[0].Has(IOMMUUnread))
+	require.Equal(t, PatchLikely, r.Pairs[0].Patch)
+	everyDevice(f, func(_ int, d *Device) { d.IOMMUType = Unknown[string]("/sys/kernel/iommu_groups", "permission denied") })
+	f.Machine.IOMMUs = Unknown[int]("/sys/class/iommu", "permission denied")
+	r = Diagnose(f, nil)
+	require.True(t, r.Pairs[0].Has(DriverRefusal))
+	require.True(t, r.Pairs[0].Has(IOMMUUnread))
+	require.Equal(t, PatchAfter, r.Pairs[0].Patch)
+}
+
+// TestUnknownStatusIsNoRefusal: neither "unknown" nor "not supported" of NVML's
+// says that the driver refuses.
+func TestUnknownStatusIsNoRefusal(t *testing.T) {
+	for status, want := range map[P2PStatus]bool{P2PChipset: true, P2PGPU: true, P2PUnknownStatus: false, P2PNotSupported: false} {
+		f := machineOf(rtx3090, rtx3090)
+		refusedPairs(f, status)
+		require.Equal(t, want, Diagnose(f, nil).Pairs[0].Has(DriverRefusal), status)
+	}
+}
+
+func refusedPairs(f *Facts, s P2PStatus) {
+	for i := range f.Pairs {
+		p := &f.Pairs[i]
+		p.CanAccess = Known(false, "cuDeviceCanAccessPeer")
+		p.Read, p.Write = Known(s, "nvmlDeviceGetP2PStatus"), Known(s, "nvmlDeviceGetP2PStatus")
+	}
+}
