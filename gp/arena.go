@@ -2,6 +2,8 @@
 
 package gp
 
+import "slices"
+
 // An arena hands out regions of one rank's pinned memory, or of its device
 // scratch, to one plan after another, around a ring. A region may be handed out
 // again while the plan that had it is still in flight: the new plan then gets
@@ -9,12 +11,12 @@ package gp
 // never waits for the device, and plans whose regions differ overlap.
 type arena struct {
 	size uint64
-	head uint64 // where the next region starts
-	// live are the regions that a later one must be ordered behind, in the
-	// order in which the head comes to them: n of them, from first on, around
-	// the array. The one handed out last is the last.
-	live     [2 * maxRegions]region // a power of two, and more than there can be
-	first, n int
+	head uint64 // where the next region starts, unless it is told to start elsewhere
+	// live are the regions that a later one must be ordered behind, by offset.
+	// They do not overlap.
+	live  []*region
+	spare []*region
+	put   []*region // of take
 }
 
 type region struct {
@@ -22,8 +24,8 @@ type region struct {
 	marks    []*mark
 }
 
-// maxRegions bounds the regions that are kept track of: each, and what is left
-// of one, has at least this fraction of the arena.
+// maxRegions bounds the regions that are kept track of: each has at least this
+// fraction of the arena.
 const maxRegions = 64
 
 // arenaAlign keeps regions aligned for the widest vector access and apart by
@@ -32,65 +34,89 @@ const arenaAlign = 4096
 
 func alignUp(n, a uint64) uint64 { return (n + a - 1) / a * a }
 
-func (a *arena) at(i int) *region { return &a.live[uint(a.first+i)%uint(len(a.live))] }
+// least is the length of the shortest region that is kept track of.
+func (a *arena) least() uint64 { return min(alignUp(a.size/maxRegions, arenaAlign), a.size) }
 
-// take hands out n bytes (n <= size). Marks of the former users of that range
-// are appended to fences; a reference to each passes to the caller.
-func (a *arena) take(n uint64, fences []*mark) (off uint64, _ []*mark) {
-	least := min(alignUp(a.size/maxRegions, arenaAlign), a.size)
-	span := min(max(alignUp(n, arenaAlign), least), a.size)
-	if a.head+span > a.size {
-		// The rest of this turn stays as it is, and comes last in the next.
-		for range a.n {
-			if a.at(0).off < a.head {
-				break
-			}
-			*a.at(a.n), *a.at(0) = *a.at(0), *a.at(a.n)
-			a.first = (a.first + 1) % len(a.live)
-		}
-		a.head = 0
+// span is the bytes of a region of n bytes (n <= size).
+func (a *arena) span(n uint64) uint64 { return min(max(alignUp(n, arenaAlign), a.least()), a.size) }
+
+// next is where take puts n bytes: at the head, or at the start where the rest
+// of the arena is too short.
+func (a *arena) next(n uint64) uint64 {
+	if a.head+a.span(n) > a.size {
+		return 0
 	}
-	off = a.head
-	end := off + span
-	for a.n > 0 && a.at(0).off < end && off < a.at(0).end {
-		r := a.at(0)
-		if r.end > end && r.end-end < least {
-			end = r.end // the rest is not worth keeping track of
-		}
-		if r.end > end {
-			// What the new region does not cover stays with its former users.
-			for _, m := range r.marks {
-				m.refs++
-			}
-			fences = append(fences, r.marks...)
-			r.off = end
-			break
-		}
-		fences = a.retire(fences)
-	}
+	return a.head
+}
+
+// take hands out n bytes at off, which is a former head or 0. Marks of the
+// former users of that range are appended to fences; a reference to each passes
+// to the caller.
+func (a *arena) take(off, n uint64, fences []*mark) (*region, []*mark) {
+	least, end := a.least(), off+a.span(n)
 	a.head = end
-	r := a.at(a.n)
-	a.n++
+	at, _ := slices.BinarySearchFunc(a.live, off, func(r *region, off uint64) int {
+		if r.end <= off {
+			return -1
+		}
+		return 1
+	})
+	now := a.region(off, end)
+	rest := a.live[at:]
+	cut := 0 // of rest, how many the new region takes the place of
+	var before, behind *region
+	for ; cut < len(rest) && rest[cut].off < end; cut++ {
+		r := rest[cut]
+		// What the new region does not cover stays with its former users, unless
+		// it is not worth keeping track of.
+		if n := off - min(off, r.off); n >= least {
+			before = a.part(r, r.off, off)
+		} else if n > 0 {
+			now.off = r.off
+		}
+		if n := r.end - min(end, r.end); n >= least {
+			behind = a.part(r, end, r.end)
+		} else if n > 0 {
+			now.end = r.end
+		}
+		fences = append(fences, r.marks...)
+		clear(r.marks)
+		r.marks = r.marks[:0]
+		a.spare = append(a.spare, r)
+	}
+	a.put = a.put[:0]
+	for _, r := range [...]*region{before, now, behind} {
+		if r != nil {
+			a.put = append(a.put, r)
+		}
+	}
+	a.live = slices.Replace(a.live, at, at+cut, a.put...)
+	return now, fences
+}
+
+func (a *arena) region(off, end uint64) *region {
+	var r *region
+	if n := len(a.spare); n > 0 {
+		r, a.spare = a.spare[n-1], a.spare[:n-1]
+	} else {
+		r = &region{}
+	}
 	r.off, r.end = off, end
-	return off, fences
+	return r
 }
 
-// retire gives up the first region and passes its marks on. The list's memory
-// stays for the region that comes to its place.
-func (a *arena) retire(fences []*mark) []*mark {
-	r := a.at(0)
-	fences = append(fences, r.marks...)
-	clear(r.marks)
-	r.marks = r.marks[:0]
-	a.first = (a.first + 1) % len(a.live)
-	a.n--
-	return fences
+// part is a part of a region, with references of its own.
+func (a *arena) part(r *region, off, end uint64) *region {
+	p := a.region(off, end)
+	for _, m := range r.marks {
+		m.refs++
+	}
+	p.marks = append(p.marks, r.marks...)
+	return p
 }
 
-// hold makes the region that was handed out last wait for m when it is reused.
-// It takes a reference.
-func (a *arena) hold(m *mark) {
-	r := a.at(a.n - 1)
+// hold makes the region wait for m when it is reused. It takes a reference.
+func (r *region) hold(m *mark) {
 	m.refs++
 	r.marks = append(r.marks, m)
 }

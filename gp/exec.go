@@ -31,6 +31,7 @@ type run struct {
 	hostOff []uint64
 	scratch []api.Ptr
 	fences  [][]*mark // who used the rank's regions before
+	regions []*region // by rank, of pinned memory and of scratch
 	// staging says that host holds the caller's own memory, not regions.
 	staging bool
 	// refused says that the driver did not take a peer copy, and that the
@@ -47,6 +48,7 @@ func (x *run) reset(op string, pr *program, n int) {
 	x.in, x.out = resize(x.in, n), resize(x.out, n)
 	x.stream, x.other, x.otherRank = resize(x.stream, n), resize(x.other, n), resize(x.otherRank, n)
 	x.host, x.hostOff, x.scratch = resize(x.host, n), resize(x.hostOff, n), resize(x.scratch, n)
+	x.regions = resize(x.regions, 2*n)
 	for len(x.fences) < 2*n {
 		x.fences = append(x.fences, nil)
 	}
@@ -129,20 +131,7 @@ func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
 	if err := g.prepare(x); err != nil {
 		return false, err
 	}
-	for r := range p.Ranks {
-		rk := x.rank[r]
-		x.fences[2*r], x.fences[2*r+1] = x.fences[2*r][:0], x.fences[2*r+1][:0]
-		if n := p.HostBytes[r]; n > 0 && !x.staging {
-			var off uint64
-			off, x.fences[2*r] = rk.pinned.take(n, x.fences[2*r])
-			x.host[r], x.hostOff[r] = unsafe.Add(rk.pinnedBase, off), off
-		}
-		if n := p.ScratchBytes[r]; n > 0 {
-			var off uint64
-			off, x.fences[2*r+1] = rk.scratch.take(n, x.fences[2*r+1])
-			x.scratch[r] = rk.scratchBase + api.Ptr(off)
-		}
-	}
+	x.takeRegions()
 	defer func() {
 		for i := range 2 * p.Ranks {
 			for _, m := range x.fences[i] {
@@ -174,6 +163,25 @@ func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
 		}
 	}
 	return true, nil
+}
+
+// takeRegions gives the ranks their regions of pinned memory and of scratch.
+func (x *run) takeRegions() {
+	p := x.prog.plan
+	for r := range p.Ranks {
+		rk := x.rank[r]
+		x.fences[2*r], x.fences[2*r+1] = x.fences[2*r][:0], x.fences[2*r+1][:0]
+		if n := p.HostBytes[r]; n > 0 && !x.staging {
+			off := rk.pinned.next(n)
+			x.regions[2*r], x.fences[2*r] = rk.pinned.take(off, n, x.fences[2*r])
+			x.host[r], x.hostOff[r] = unsafe.Add(rk.pinnedBase, off), off
+		}
+		if n := p.ScratchBytes[r]; n > 0 {
+			off := rk.scratch.next(n)
+			x.regions[2*r+1], x.fences[2*r+1] = rk.scratch.take(off, n, x.fences[2*r+1])
+			x.scratch[r] = rk.scratchBase + api.Ptr(off)
+		}
+	}
 }
 
 // queue is the stream that (rank, lane) of the run stands for.
@@ -424,10 +432,10 @@ func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
 		h := pr.holds[r][lane]
 		for owner := range pr.plan.Ranks {
 			if h.host&(1<<owner) != 0 && !x.staging {
-				x.rank[owner].pinned.hold(m)
+				x.regions[2*owner].hold(m)
 			}
 			if h.scratch&(1<<owner) != 0 {
-				x.rank[owner].scratch.hold(m)
+				x.regions[2*owner+1].hold(m)
 			}
 		}
 	}
