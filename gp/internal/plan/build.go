@@ -84,7 +84,7 @@ func (b *builder) done() *Plan {
 // host slots and returns the span that was filled.
 func (b *builder) post(src Span) Span {
 	r := src.Rank
-	dst := Span{Host, r, uint64(b.sent[r]%b.slots) * b.slot, src.Len, src.Wide}
+	dst := Span{Space: Host, Rank: r, Off: uint64(b.sent[r]%b.slots) * b.slot, Len: src.Len, Wide: src.Wide}
 	b.sent[r]++
 	b.add(Step{Kind: ToHost, Rank: r, Lane: LaneOut, Dst: dst, Src: b.one(src)})
 	return dst

@@ -169,7 +169,7 @@ func (p *Plan) width(s Span) uint64 {
 // checkStep looks at a step by itself.
 func checkStep(p *Plan, i int) error {
 	s := &p.Steps[i]
-	if s.Rank < 0 || s.Rank >= p.Ranks || s.Lane >= Lanes {
+	if s.Rank < 0 || s.Rank >= p.Ranks || s.Lane >= Lanes || s.Lane == LaneJoin && (s.Rank != 0 || s.Kind != Join) {
 		return fmt.Errorf("no such lane")
 	}
 	for _, a := range s.After {

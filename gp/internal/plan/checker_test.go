@@ -187,7 +187,7 @@ func TestMutants(t *testing.T) {
 		"another space":         func(p *Plan, i int) { s := span(&p.Steps[i]); s.Space = 1 + s.Space%Scratch },
 		"toggle wide":           func(p *Plan, i int) { s := span(&p.Steps[i]); s.Wide = !s.Wide },
 		"divide or not":         func(p *Plan, i int) { p.Steps[i].Divisor = p.Ranks - p.Steps[i].Divisor },
-		"another lane":          func(p *Plan, i int) { p.Steps[i].Lane = 1 - p.Steps[i].Lane },
+		"another lane":          func(p *Plan, i int) { p.Steps[i].Lane = (p.Steps[i].Lane + 1) % Lanes },
 		"another rank":          func(p *Plan, i int) { p.Steps[i].Rank = (p.Steps[i].Rank + 1) % p.Ranks },
 		"another kind":          func(p *Plan, i int) { p.Steps[i].Kind = 1 + p.Steps[i].Kind%LocalCopy },
 		"sources reversed":      func(p *Plan, i int) { slices.Reverse(p.Steps[i].Src) },

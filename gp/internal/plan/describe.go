@@ -77,12 +77,12 @@ func (s Space) String() string {
 
 var kindNames = [...]string{
 	ToHost: "toHost", FromHost: "fromHost", Reduce: "reduce", ReduceFromHost: "reduceFromHost",
-	PeerCopy: "peerCopy", LocalCopy: "localCopy",
+	PeerCopy: "peerCopy", LocalCopy: "localCopy", Join: "join",
 }
 
 // String is the kind's name: "toHost".
 func (k Kind) String() string {
-	if k < ToHost || k > LocalCopy {
+	if k < ToHost || k > Join {
 		return fmt.Sprintf("Kind(%d)", uint8(k))
 	}
 	return kindNames[k]

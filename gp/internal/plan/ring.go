@@ -18,6 +18,13 @@ type Args struct {
 	Type    dtype.Type
 	Op      dtype.Op // of a reduction
 	InPlace bool
+	Root    int // of a broadcast or reduce
+	// Block says that the ranks' host memory lies at equal distances, so that
+	// one copy may have rows Across ranks; otherwise it takes one a rank.
+	Block bool
+	// Peer says that every rank can write every other's memory directly: the
+	// plan does so, as algorithm "peer", and takes no host memory.
+	Peer bool
 	// ZeroCopy has the ring's reductions read host memory in place.
 	ZeroCopy bool
 	// Chunk is the bytes a piece, rounded down to a multiple of 16; 0: from
@@ -235,7 +242,7 @@ func (a *allReduce) write(p *Plan, l layout) *Plan {
 	held := func(rank, shard int, t round) Span {
 		s := own(Out, rank, shard, t)
 		if a.wide {
-			s = Span{Scratch, rank, l.in + t.lo%l.pass*a.partial, s.Len / a.size * a.partial, true}
+			s = Span{Space: Scratch, Rank: rank, Off: l.in + t.lo%l.pass*a.partial, Len: s.Len / a.size * a.partial, Wide: true}
 		}
 		return s
 	}
@@ -276,7 +283,7 @@ func (a *allReduce) write(p *Plan, l layout) *Plan {
 		if !a.ZeroCopy {
 			// One slot is enough: this lane folds what it has fetched before it
 			// fetches again.
-			in := Span{Scratch, r, 0, from.Len, from.Wide}
+			in := Span{Space: Scratch, Rank: r, Len: from.Len, Wide: from.Wide}
 			b.fetch(in, from)
 			s.Kind, from = Reduce, in
 		}
