@@ -17,9 +17,11 @@ type run struct {
 	op     string
 	number uint64 // of the group's runs
 	prog   *program
-	// By plan rank:
-	rank    []*Rank
+	api    api.Driver // the group's, or one that only counts: see Explanation
+	// in and out are by plan rank, or by transfer where the plan has any.
 	in, out []api.Ptr
+	// By plan rank:
+	rank []*Rank
 	// stream is the caller's stream of the rank: of the destination buffer,
 	// where it has one. other, if its rank is set, is a second caller's stream
 	// that the rank's work must be ordered with, and whose it is.
@@ -38,6 +40,7 @@ type run struct {
 	// context is as good as before: nothing has moved, streams were ordered.
 	refused bool
 
+	g    *Group
 	bind binder
 }
 
@@ -45,7 +48,11 @@ func (x *run) reset(op string, pr *program, n int) {
 	x.op, x.prog, x.staging, x.refused = op, pr, false, false
 	x.number++
 	x.rank = resize(x.rank, n)
-	x.in, x.out = resize(x.in, n), resize(x.out, n)
+	buffers := n
+	if pr != nil && pr.plan.Transfers != nil {
+		buffers = len(pr.plan.Transfers)
+	}
+	x.in, x.out = resize(x.in, buffers), resize(x.out, buffers)
 	x.stream, x.other, x.otherRank = resize(x.stream, n), resize(x.other, n), resize(x.otherRank, n)
 	x.host, x.hostOff, x.scratch = resize(x.host, n), resize(x.hostOff, n), resize(x.scratch, n)
 	x.regions = resize(x.regions, 2*n)
@@ -128,10 +135,12 @@ func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
 	p := pr.plan
 
 	// What can fail without harm comes first: kernels, events, regions.
-	if err := g.prepare(x); err != nil {
-		return false, err
+	if !x.dry() {
+		if err := g.prepare(x); err != nil {
+			return false, err
+		}
+		x.takeRegions()
 	}
-	x.takeRegions()
 	defer func() {
 		for i := range 2 * p.Ranks {
 			for _, m := range x.fences[i] {
@@ -157,6 +166,12 @@ func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
 			return true, fmt.Errorf("%w (step %d of %d)", err, in.step, pr.steps)
 		}
 	}
+	if pr.joined {
+		if r, call, c := g.leaveTogether(x, o); c != api.Success {
+			return fail(r, call, c)
+		}
+		return true, nil
+	}
 	for r := range p.Ranks {
 		if call, c := g.leave(x, r, o); c != api.Success {
 			return fail(r, call, c)
@@ -165,14 +180,36 @@ func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
 	return true, nil
 }
 
+// dry says that the run enqueues nothing.
+func (x *run) dry() bool { return x.api != x.g.api }
+
 // takeRegions gives the ranks their regions of pinned memory and of scratch.
 func (x *run) takeRegions() {
 	p := x.prog.plan
+	// Rows that lie across the ranks' memory need regions at one offset: where the
+	// last of the ranks has its next.
+	together := uint64(0)
+	for r, n := range p.HostBytes {
+		if a := &x.rank[r].pinned; p.Across && a.head+a.span(n) > a.size {
+			together = 0
+			break
+		} else if p.Across {
+			together = max(together, a.head)
+		}
+	}
+	for r, n := range p.HostBytes {
+		if a := &x.rank[r].pinned; p.Across && together+a.span(n) > a.size {
+			together = 0
+		}
+	}
 	for r := range p.Ranks {
 		rk := x.rank[r]
 		x.fences[2*r], x.fences[2*r+1] = x.fences[2*r][:0], x.fences[2*r+1][:0]
 		if n := p.HostBytes[r]; n > 0 && !x.staging {
-			off := rk.pinned.next(n)
+			off := together
+			if !p.Across {
+				off = rk.pinned.next(n)
+			}
 			x.regions[2*r], x.fences[2*r] = rk.pinned.take(off, n, x.fences[2*r])
 			x.host[r], x.hostOff[r] = unsafe.Add(rk.pinnedBase, off), off
 		}
@@ -201,7 +238,7 @@ func (g *Group) prepare(x *run) error {
 		if in.kind != iFold {
 			continue
 		}
-		f := &pr.folds[in.foldIdx]
+		f := &pr.folds[in.idx]
 		if rk := x.rank[in.rank]; f.fnOwner != rk {
 			var fn api.Function
 			var err error
@@ -225,6 +262,15 @@ func (g *Group) prepare(x *run) error {
 			rk.planEvents = append(rk.planEvents, ev)
 		}
 	}
+	for r, u := range pr.uses {
+		if rk := x.rank[r]; u.queue[plan.LaneJoin] && rk.lane[plan.LaneJoin] == nil {
+			var err error
+			g.relaxed(func() { err = rk.openLane(plan.LaneJoin) })
+			if err != nil {
+				return &Error{x.op, rk.index, err}
+			}
+		}
+	}
 	for r, n := range pr.plan.ScratchBytes {
 		if n > 0 {
 			if err := x.rank[r].needScratch(x); err != nil {
@@ -240,7 +286,7 @@ func (g *Group) prepare(x *run) error {
 func (g *Group) enter(x *run, r int) (string, api.Code) {
 	pr, rk := x.prog, x.rank[r]
 	used := pr.uses[r].queue
-	if !used[0] && !used[1] {
+	if used == [plan.Lanes]bool{} {
 		return "", api.Success
 	}
 	if o := x.otherRank[r]; o != nil {
@@ -277,7 +323,7 @@ func (g *Group) enter(x *run, r int) (string, api.Code) {
 // now. The event is recorded before the waits are enqueued, so it can serve
 // again at once.
 func (g *Group) fence(x *run, r int, owner *Rank, s api.Stream) (string, api.Code) {
-	d := g.api
+	d := x.api
 	if call, c := x.bind.to(owner.ctx); c != api.Success {
 		return call, c
 	}
@@ -287,8 +333,8 @@ func (g *Group) fence(x *run, r int, owner *Rank, s api.Stream) (string, api.Cod
 	if call, c := x.bind.to(x.rank[r].ctx); c != api.Success {
 		return call, c
 	}
-	for lane, used := range x.prog.uses[r].queue {
-		if used {
+	for lane, enters := range x.prog.uses[r].enters {
+		if enters {
 			if c := d.StreamWaitEvent(x.queue(r, uint8(lane)), owner.fenceEvent); c != api.Success {
 				return "cuStreamWaitEvent", c
 			}
@@ -327,12 +373,12 @@ func (x *run) waitMarks(r int, lane uint8, ms []*mark) (string, api.Code) {
 // the handle of a stream that its owner has destroyed may name a new one while
 // the old one's work is still going on.
 func (r *Rank) owns(q api.Stream) bool {
-	return q == r.lanes[plan.LaneOut] || q == r.lanes[plan.LaneIn] || q == api.Stream(r.stream.Handle())
+	return q == r.lanes[plan.LaneOut] || q == r.lanes[plan.LaneIn] || q == r.lanes[plan.LaneJoin] && r.lane[plan.LaneJoin] != nil || q == api.Stream(r.stream.Handle())
 }
 
 // step makes one driver call.
 func (g *Group) step(x *run, in *instr) (string, api.Code) {
-	d, rk := g.api, x.rank[in.rank]
+	d, rk := x.api, x.rank[in.rank]
 	if call, c := x.bind.to(rk.ctx); c != api.Success {
 		return call, c
 	}
@@ -352,8 +398,16 @@ func (g *Group) step(x *run, in *instr) (string, api.Code) {
 		c := d.MemcpyPeerAsync(x.deviceAddr(in.dst), x.rank[in.dst.rank].ctx, x.deviceAddr(in.src), rk.ctx, in.n, q)
 		x.refused = c != api.Success && !c.Sticky() && x.prog.steps == 1
 		return "cuMemcpyPeerAsync", c
+	case iRows:
+		w := &x.prog.rows[in.idx]
+		if w.toHost {
+			w.copy.DstHost, w.copy.SrcDevice = x.hostAddr(w.dst), x.deviceAddr(w.src)
+		} else {
+			w.copy.DstDevice, w.copy.SrcHost = x.deviceAddr(w.dst), x.hostAddr(w.src)
+		}
+		return "cuMemcpy2DAsync", d.Memcpy2DAsync(&w.copy, q)
 	case iFold:
-		f := &x.prog.folds[in.foldIdx]
+		f := &x.prog.folds[in.idx]
 		f.params.Dst = uint64(x.mapped(in.dst, rk))
 		for k, s := range f.src {
 			f.params.In[k] = uint64(x.mapped(s, rk))
@@ -370,9 +424,9 @@ func (x *run) hostAddr(r ref) unsafe.Pointer { return unsafe.Add(x.host[r.rank],
 func (x *run) deviceAddr(r ref) api.Ptr {
 	switch r.space {
 	case plan.In:
-		return x.in[r.rank] + api.Ptr(r.off)
+		return x.in[r.buf] + api.Ptr(r.off)
 	case plan.Out:
-		return x.out[r.rank] + api.Ptr(r.off)
+		return x.out[r.buf] + api.Ptr(r.off)
 	case plan.Scratch:
 		return x.scratch[r.rank] + api.Ptr(r.off)
 	}
@@ -382,7 +436,7 @@ func (x *run) deviceAddr(r ref) api.Ptr {
 // mapped is the address by which a kernel of rank rk reads or writes r.
 func (x *run) mapped(r ref, rk *Rank) api.Ptr {
 	if r.space == plan.Host {
-		return x.rank[r.rank].pinnedDev[rk.index] + api.Ptr(x.hostOff[r.rank]+r.off)
+		return x.rank[r.rank].mappedPinned(rk, x.hostOff[r.rank]+r.off)
 	}
 	return x.deviceAddr(r)
 }
@@ -390,7 +444,7 @@ func (x *run) mapped(r ref, rk *Rank) api.Ptr {
 // leave records the ends of rank r's queues, makes the caller's streams wait
 // for them, and leaves the marks with the operation and with the regions.
 func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
-	d, pr, rk := g.api, x.prog, x.rank[r]
+	d, pr, rk := x.api, x.prog, x.rank[r]
 	for lane := range uint8(plan.Lanes) {
 		if !pr.uses[r].queue[lane] {
 			continue
@@ -403,7 +457,7 @@ func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
 		if call, c := x.bind.to(rk.ctx); c != api.Success {
 			return call, c
 		}
-		m, c := rk.newMark()
+		m, c := x.newMark(rk)
 		if c != api.Success {
 			return "cuEventCreate", c
 		}
@@ -411,18 +465,8 @@ func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
 		if c := d.EventRecord(m.ev, q); c != api.Success {
 			return "cuEventRecord", c
 		}
-		if q != x.stream[r] {
-			if c := d.StreamWaitEvent(x.stream[r], m.ev); c != api.Success {
-				return "cuStreamWaitEvent", c
-			}
-		}
-		if other := x.otherRank[r]; other != nil {
-			if call, c := x.bind.to(other.ctx); c != api.Success {
-				return call, c
-			}
-			if c := d.StreamWaitEvent(x.other[r], m.ev); c != api.Success {
-				return "cuStreamWaitEvent", c
-			}
+		if call, c := x.release(r, m); c != api.Success {
+			return call, c
 		}
 		if implied {
 			m.release()
@@ -431,15 +475,108 @@ func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
 		o.marks = append(o.marks, m)
 		h := pr.holds[r][lane]
 		for owner := range pr.plan.Ranks {
-			if h.host&(1<<owner) != 0 && !x.staging {
-				x.regions[2*owner].hold(m)
+			if h.host&(1<<owner) != 0 {
+				x.hold(2*owner, m)
 			}
 			if h.scratch&(1<<owner) != 0 {
-				x.regions[2*owner+1].hold(m)
+				x.hold(2*owner+1, m)
 			}
 		}
 	}
 	return "", api.Success
+}
+
+// leaveTogether is leave of a run whose queues' ends are gathered on one queue,
+// that of the joins. All callers' streams wait for its end, and so does who comes
+// to the regions: 3 calls a rank, where every rank waiting for every other's
+// mark would be as many as the square of the ranks.
+func (g *Group) leaveTogether(x *run, o *operation) (at int, call string, c api.Code) {
+	d, pr := x.api, x.prog
+	hub := x.queue(0, uint8(plan.LaneJoin))
+	ends := func(r int, lane uint8) bool {
+		return pr.uses[r].queue[lane] && x.queue(r, lane) != hub && !pr.beside[r][lane] && !pr.implied[r][lane]
+	}
+	for r, rk := range x.rank {
+		for lane := range uint8(plan.Lanes) {
+			if !ends(r, lane) {
+				continue
+			}
+			if call, c := x.bind.to(rk.ctx); c != api.Success {
+				return r, call, c
+			}
+			if c := d.EventRecord(rk.endEvents[lane], x.queue(r, lane)); c != api.Success {
+				return r, "cuEventRecord", c
+			}
+		}
+	}
+	first := x.rank[0]
+	if call, c := x.bind.to(first.ctx); c != api.Success {
+		return 0, call, c
+	}
+	for r, rk := range x.rank {
+		for lane := range uint8(plan.Lanes) {
+			if !ends(r, lane) {
+				continue
+			}
+			if c := d.StreamWaitEvent(hub, rk.endEvents[lane]); c != api.Success {
+				return 0, "cuStreamWaitEvent", c
+			}
+		}
+	}
+	m, c := x.newMark(first)
+	if c != api.Success {
+		return 0, "cuEventCreate", c
+	}
+	m.queue = hub
+	o.marks = append(o.marks, m)
+	if c := d.EventRecord(m.ev, hub); c != api.Success {
+		return 0, "cuEventRecord", c
+	}
+	for r, rk := range x.rank {
+		if call, c := x.bind.to(rk.ctx); c != api.Success {
+			return r, call, c
+		}
+		if call, c := x.release(r, m); c != api.Success {
+			return r, call, c
+		}
+		x.hold(2*r, m)
+		x.hold(2*r+1, m)
+	}
+	return 0, "", api.Success
+}
+
+// release makes the streams of rank r's caller wait for a mark.
+func (x *run) release(r int, m *mark) (string, api.Code) {
+	if x.stream[r] != m.queue || x.rank[r].ctx != m.rank.ctx {
+		if c := x.api.StreamWaitEvent(x.stream[r], m.ev); c != api.Success {
+			return "cuStreamWaitEvent", c
+		}
+	}
+	if other := x.otherRank[r]; other != nil {
+		if call, c := x.bind.to(other.ctx); c != api.Success {
+			return call, c
+		}
+		if c := x.api.StreamWaitEvent(x.other[r], m.ev); c != api.Success {
+			return "cuStreamWaitEvent", c
+		}
+	}
+	return "", api.Success
+}
+
+// hold leaves a mark with the region that the run has at i, if it has one.
+func (x *run) hold(i int, m *mark) {
+	if reg := x.regions[i]; reg != nil {
+		reg.hold(m)
+	}
+}
+
+// newMark is a mark of a rank, whose context is current; of a dry run it is
+// nobody's.
+func (x *run) newMark(rk *Rank) (*mark, api.Code) {
+	if x.dry() {
+		return &mark{rank: rk, refs: 1}, api.Success
+	}
+	return rk.newMark()
 }
 
 // bound runs f with rank r's context current and the thread's capture checks

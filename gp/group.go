@@ -32,7 +32,12 @@ type Group struct {
 	opts    Options
 	kernels *ptx.Loader
 	ranks   []*Rank
-	p2p     [][]bool // [source][destination]: use peer copies
+	blocks  []*block
+	// oneBlock says that the ranks' pinned memory lies in one block, stride bytes
+	// from rank to rank.
+	oneBlock bool
+	stride   uint64
+	p2p      [][]bool // [source][destination]: use peer copies
 
 	// closing is set first, so that calls that wait for the lock see it.
 	closing atomic.Bool
@@ -107,7 +112,7 @@ func Open(o Options) (*Group, error) {
 	g.api = hook.Seam(drv)
 	g.host = g.api.Host()
 	g.waiters.g = g
-	g.run.bind.api = g.api
+	g.run.g, g.run.api, g.run.bind.api = g, g.api, g.api
 	g.log = g.logs.logger(o.Logger)
 	defer g.logs.flush()
 	g.kernels = ptx.New(drv, ptx.Options{Logger: g.log})
@@ -130,10 +135,7 @@ func (g *Group) openRanks(op string, ordinals []int) error {
 		}
 		g.ranks = append(g.ranks, r)
 	}
-	if err := g.takePinned(op); err != nil {
-		return err
-	}
-	return g.mapPinned()
+	return g.takePinned(op)
 }
 
 // MaxRanks is the most ranks of a group.
@@ -274,6 +276,10 @@ func (g *Group) Close() error {
 		errs = append(errs, g.kernels.Close())
 		for _, r := range g.ranks {
 			errs = append(errs, r.close())
+		}
+		errs = append(errs, g.freePinned())
+		for _, r := range g.ranks {
+			errs = append(errs, r.cc.Close())
 		}
 	})
 	if err := errors.Join(errs...); err != nil {

@@ -74,7 +74,7 @@ func stagedCopy(dst, src Buffer, st bridge.Staging, chunk int) (Work, error) {
 	if err != nil {
 		return Work{}, argument(op, src.rank.index, "%w", err)
 	}
-	x.reset(op, compile(p, false), 2)
+	x.reset(op, compile(p, false, g.stride), 2)
 	x.rank[0], x.in[0], x.stream[0] = src.rank, src.addr(), src.queue()
 	x.rank[1], x.out[1], x.stream[1] = dst.rank, dst.addr(), dst.queue()
 	x.host[0], x.staging = st.Host, true

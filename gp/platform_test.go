@@ -5,6 +5,7 @@ package gp_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -231,8 +232,59 @@ func TestAliases(t *testing.T) {
 	each(t, func(t *testing.T, d *cuda.Driver) {
 		tapped, tp := gputest.Tapped(t, d)
 		group(t, tapped, 3)
-		require.EqualValues(t, 9, tp.Count("MemHostGetDevicePointer"), "asked for each pair, on the reader's context")
+		require.EqualValues(t, 3, tp.Count("MemHostGetDevicePointer"), "asked by each rank, on its own context")
 	})
+}
+
+// placing is a driver that notes which NUMA node each pinned allocation prefers.
+type placing struct {
+	api.Driver
+	node  int // of the thread, which is the only one
+	nodes []int
+}
+
+type placingHost struct {
+	api.Host
+	p *placing
+}
+
+func (p *placing) Host() api.Host { return placingHost{p.Driver.Host(), p} }
+
+func (p *placing) MemHostAlloc(n uint64, flags api.HostAllocFlag) (unsafe.Pointer, api.Code) {
+	p.nodes = append(p.nodes, p.node)
+	return p.Driver.MemHostAlloc(n, flags)
+}
+
+func (h placingHost) PreferNode(node int) (func(), error) {
+	restore, err := h.Host.PreferNode(node)
+	h.p.node = node
+	return func() { restore(); h.p.node = -1 }, err
+}
+
+// TestPinnedPlacement: ranks whose GPUs hang off one NUMA node have their pinned
+// memory in one allocation on that node, others each one on its own; the first
+// half of the allocations are the bounces.
+func TestPinnedPlacement(t *testing.T) {
+	for _, k := range []struct {
+		machine string
+		ranks   int
+		nodes   []int
+	}{
+		{"2x4090", 2, []int{-1, -1, -1}}, // one node: nothing to choose
+		{"8x4090", 3, []int{3, 2, 1, 3, 2, 1}},
+		{"8x4090", 1, []int{3, 3}},
+	} {
+		t.Run(fmt.Sprintf("%s, %d", k.machine, k.ranks), func(t *testing.T) {
+			m, err := sim.Open(k.machine)
+			require.NoError(t, err)
+			closeMachine(t, m)
+			p := &placing{Driver: seam(m.Driver()), node: -1}
+			g := open(t, options(t, over(t, p), k.ranks))
+			require.Equal(t, k.nodes, p.nodes)
+			f := newFields(t, g, 8192)
+			f.allReduce(reduceCase{gp.AlgorithmRing, gp.TypeFloat32, gp.Sum, 2000, 0, true})
+		})
+	}
 }
 
 // TestMisalignedBytes: copies of bytes take any address, and reductions any

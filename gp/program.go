@@ -25,8 +25,12 @@ type program struct {
 	plan   *plan.Plan // without its steps
 	steps  int
 	inline bool
+	// joined says that the run's ends are gathered on the lane of the joins, so
+	// that who comes behind it waits for one event and not for every rank's.
+	joined bool
 	code   []instr
 	folds  []fold
+	rows   []rows
 	events []int  // plan events in use at once, by rank
 	uses   []uses // by rank
 	// implied tells of a queue that its end precedes another queue's end, so
@@ -43,7 +47,10 @@ type program struct {
 // uses says what a rank's queues touch, and what of that they write: who reads
 // a region reads what the run has written there, and is behind the writer then.
 type uses struct {
-	queue           [plan.Lanes]bool
+	queue [plan.Lanes]bool
+	// enters says of a queue that it must be put behind the caller's stream: its
+	// first step is not behind one of the rank's other queue anyway.
+	enters          [plan.Lanes]bool
 	writesHost      [plan.Lanes]uint64 // bit sets of ranks, whose pinned memory
 	writesToScratch [plan.Lanes]bool
 }
@@ -59,6 +66,7 @@ const (
 	iLocal
 	iPeer
 	iFold
+	iRows
 	iRecord
 	iWait
 )
@@ -70,7 +78,7 @@ type instr struct {
 	lane     uint8
 	evRank   uint8  // whose event: of a record, rank's own
 	event    uint16 // which of evRank's plan events
-	foldIdx  int32
+	idx      int32  // of the fold or the rows
 	dst, src ref
 	n        uint64
 	step     int32
@@ -80,7 +88,16 @@ type instr struct {
 type ref struct {
 	space plan.Space
 	rank  uint8
+	buf   uint16 // of In and Out: which, by rank or by transfer
 	off   uint64
+}
+
+// rows is a strided copy. As with a fold, its addresses are filled in by each
+// run.
+type rows struct {
+	dst, src ref
+	toHost   bool
+	copy     api.Copy2D
 }
 
 // fold is a kernel launch: its parameter buffer and launch are filled in anew
@@ -96,11 +113,18 @@ type fold struct {
 	fnOwner *Rank
 }
 
-func makeRef(s plan.Span) ref { return ref{s.Space, uint8(s.Rank), s.Off} }
+func makeRef(p *plan.Plan, s plan.Span) ref {
+	buf := s.Rank
+	if p.Transfers != nil {
+		buf = s.Buffer
+	}
+	return ref{s.Space, uint8(s.Rank), uint16(buf), s.Off}
+}
 
 // compile turns a plan into a program. Events are given out as registers are:
 // one is free for the next record as soon as its last wait has been enqueued.
-func compile(p *plan.Plan, inline bool) *program {
+// The ranks' pinned memory lies stride bytes apart, where it matters.
+func compile(p *plan.Plan, inline bool, stride uint64) *program {
 	pr := &program{inline: inline, steps: len(p.Steps), events: make([]int, p.Ranks), uses: make([]uses, p.Ranks)}
 	queue := func(s *plan.Step) (int, uint8) {
 		if inline {
@@ -136,7 +160,11 @@ func compile(p *plan.Plan, inline bool) *program {
 			r := p.Steps[i].Rank
 			free[r] = append(free[r], eventOf[i])
 		}
-		pr.code = append(pr.code, pr.instr(p, s, lane, j))
+		if s.Kind == plan.Join {
+			pr.joined = pr.joined || s.Lane == plan.LaneJoin
+		} else {
+			pr.add(p, s, lane, j, stride)
+		}
 		if lastWait[j] != 0 {
 			e := pr.events[s.Rank]
 			if n := len(free[s.Rank]); n > 0 {
@@ -155,14 +183,25 @@ func compile(p *plan.Plan, inline bool) *program {
 		case plan.Host:
 			u.writesHost[lane] |= 1 << s.Dst.Rank
 		case plan.Scratch:
-			u.writesToScratch[lane] = true
+			if s.Dst.Rank == s.Rank {
+				u.writesToScratch[lane] = true
+			} else {
+				pr.opens(p, s.Dst.Rank, queue)
+			}
 		}
 	}
-	by, behind, known := impliedEnds(p, queue)
+	by, behind, known, enters := impliedEnds(p, queue)
+	for k, e := range enters {
+		pr.uses[k/plan.Lanes].enters[k%plan.Lanes] = e
+	}
 	pr.implied, pr.beside, pr.holds = make([][plan.Lanes]bool, p.Ranks), make([][plan.Lanes]bool, p.Ranks), make([][plan.Lanes]held, p.Ranks)
 	for k, q := range by {
 		pr.implied[k/plan.Lanes][k%plan.Lanes] = q != k
-		pr.beside[k/plan.Lanes][k%plan.Lanes] = behind(k, k^1)
+		for l := range plan.Lanes {
+			if behind(k, k/plan.Lanes*plan.Lanes+l) {
+				pr.beside[k/plan.Lanes][k%plan.Lanes] = true
+			}
+		}
 	}
 	host, scratch := lastTouches(p, queue)
 	for owner := range p.Ranks {
@@ -179,6 +218,19 @@ func compile(p *plan.Plan, inline bool) *program {
 	return pr
 }
 
+// opens notes that others write a rank's scratch memory: its gate, the first
+// join on one of its lanes, waits for those who had the region before.
+func (pr *program) opens(p *plan.Plan, rank int, queue func(*plan.Step) (int, uint8)) {
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Kind == plan.Join && s.Rank == rank && s.Lane != plan.LaneJoin {
+			_, lane := queue(s)
+			pr.uses[rank].writesToScratch[lane] = true
+			return
+		}
+	}
+	panic(fmt.Sprintf("gp: the plan %s %s writes rank %d's scratch memory and has no gate there", p.Op, p.Algorithm, rank))
+}
+
 // lastTouches gives, by rank, the step, plus one, in which each queue touches
 // the rank's regions last; 0 if it never does.
 func lastTouches(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (host, scratch [][]int) {
@@ -189,10 +241,14 @@ func lastTouches(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (host, scrat
 		s := &p.Steps[j]
 		q, _ := queue(s)
 		touch := func(sp plan.Span) {
-			switch sp.Space {
-			case plan.Host:
+			switch {
+			case sp.Space == plan.Host && sp.Across:
+				for k := range sp.Rows {
+					host[sp.Rank+k][q] = j + 1
+				}
+			case sp.Space == plan.Host:
 				host[sp.Rank][q] = j + 1
-			case plan.Scratch:
+			case sp.Space == plan.Scratch:
 				scratch[sp.Rank][q] = j + 1
 			}
 		}
@@ -237,9 +293,11 @@ func keepers(last, by []int, known [][]int) []int {
 // own last step and behind which no other queue ends; itself if there is none.
 // Behind tells of any two queues whether the first one's end precedes the
 // second one's. known[q][k] is the last step of queue k, plus one, that has
-// happened when queue q ends.
-func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (by []int, behind func(k, q int) bool, known [][]int) {
+// happened when queue q ends. Enters tells of the queues whose first step is not
+// behind another queue of their rank.
+func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (by []int, behind func(k, q int) bool, known [][]int, enters []bool) {
 	n := p.Ranks * plan.Lanes
+	enters = make([]bool, n)
 	known = make([][]int, n)
 	for q := range known {
 		known[q] = make([]int, n)
@@ -252,6 +310,10 @@ func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (by []int, b
 			for k, v := range at[i] {
 				known[q][k] = max(known[q][k], v)
 			}
+		}
+		if lastOf[q] == 0 {
+			first := q / plan.Lanes * plan.Lanes
+			enters[q] = slices.Max(known[q][first:first+plan.Lanes]) == 0
 		}
 		known[q][q] = j + 1
 		lastOf[q] = j + 1
@@ -273,28 +335,80 @@ func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (by []int, b
 			}
 		}
 	}
-	return by, behind, known
+	return by, behind, known, enters
 }
 
-func (pr *program) instr(p *plan.Plan, s *plan.Step, lane uint8, step int) instr {
-	in := instr{rank: uint8(s.Rank), lane: lane, dst: makeRef(s.Dst), src: makeRef(s.Src[0]), n: s.Dst.Len, step: int32(step)}
+// add appends the driver calls of a step.
+func (pr *program) add(p *plan.Plan, s *plan.Step, lane uint8, step int, stride uint64) {
+	in := instr{rank: uint8(s.Rank), lane: lane, dst: makeRef(p, s.Dst), src: makeRef(p, s.Src[0]), n: s.Dst.Len, step: int32(step)}
 	switch s.Kind {
-	case plan.ToHost:
+	case plan.ToHost, plan.FromHost:
+		if s.Dst.Rows > 1 || s.Src[0].Rows > 1 {
+			pr.addRows(p, s, in, stride)
+			return
+		}
 		in.kind = iToHost
-	case plan.FromHost:
-		in.kind = iFromHost
+		if s.Kind == plan.FromHost {
+			in.kind = iFromHost
+		}
 	case plan.LocalCopy:
 		in.kind = iLocal
 	case plan.PeerCopy:
 		in.kind = iPeer
 	case plan.Reduce, plan.ReduceFromHost:
 		in.kind = iFold
-		in.foldIdx = int32(len(pr.folds))
+		in.idx = int32(len(pr.folds))
 		pr.folds = append(pr.folds, makeFold(p, s))
 	default:
 		panic(fmt.Sprintf("gp: plan step of kind %d", s.Kind))
 	}
-	return in
+	pr.code = append(pr.code, in)
+}
+
+// minRow is the bytes of a row from which on a strided copy costs what a plain
+// one of the same bytes does.
+const minRow = 512
+
+// addRows is one strided copy, or a plain one for each row where the driver does
+// not take the distance, or does the rows badly.
+func (pr *program) addRows(p *plan.Plan, s *plan.Step, in instr, stride uint64) {
+	dst, src := s.Dst, s.Src[0]
+	n := max(dst.Rows, src.Rows)
+	width := dst.Len / uint64(n)
+	pitch := func(sp plan.Span) uint64 {
+		switch {
+		case sp.Rows <= 1:
+			return width
+		case sp.Across:
+			return stride
+		}
+		return sp.Pitch
+	}
+	dp, sp := pitch(dst), pitch(src)
+	if width >= minRow && width%16 == 0 && dp%16 == 0 && sp%16 == 0 && dst.Off%16 == 0 && src.Off%16 == 0 && max(dp, sp) <= plan.MaxPitch {
+		in.kind, in.idx = iRows, int32(len(pr.rows))
+		pr.rows = append(pr.rows, rows{dst: in.dst, src: in.src, toHost: s.Kind == plan.ToHost,
+			copy: api.Copy2D{DstPitch: dp, SrcPitch: sp, Width: width, Height: uint64(n)}})
+		pr.code = append(pr.code, in)
+		return
+	}
+	in.kind, in.n = iToHost, width
+	if s.Kind == plan.FromHost {
+		in.kind = iFromHost
+	}
+	row := func(r ref, sp plan.Span, pitch uint64, k int) ref {
+		if sp.Across {
+			r.rank += uint8(k)
+		} else {
+			r.off += uint64(k) * pitch
+		}
+		return r
+	}
+	for k := range n {
+		one := in
+		one.dst, one.src = row(in.dst, dst, dp, k), row(in.src, src, sp, k)
+		pr.code = append(pr.code, one)
+	}
 }
 
 func makeFold(p *plan.Plan, s *plan.Step) fold {
@@ -307,7 +421,7 @@ func makeFold(p *plan.Plan, s *plan.Step) fold {
 		params: kernel.Fold{Count: s.Dst.Len / size, Divisor: uint64(s.Divisor), DstWide: s.Dst.Wide, N: len(s.Src)},
 		buf:    make([]byte, 0, kernel.FoldBytes)}
 	for k, sp := range s.Src {
-		f.src = append(f.src, makeRef(sp))
+		f.src = append(f.src, makeRef(p, sp))
 		if sp.Wide {
 			f.params.InWide |= 1 << k
 		}
@@ -348,7 +462,7 @@ func (g *Group) program(k planKey, build func() (p *plan.Plan, inline bool, err 
 	if err != nil {
 		return nil, err
 	}
-	pr := compile(p, inline)
+	pr := compile(p, inline, g.stride)
 	pr.lastRun = g.runs
 	for len(g.plans) >= maxPlans || len(g.plans) > 0 && g.code+len(pr.code) > maxCode {
 		var oldest planKey

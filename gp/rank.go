@@ -4,7 +4,6 @@ package gp
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"unsafe"
 
@@ -17,9 +16,9 @@ import (
 type module = kernel.Module
 
 // A Rank is one GPU's place in a group: its context, two lanes of its own (one
-// from the device to host memory, one back, reductions included), its share of
-// pinned host memory, and a stream that orders its buffers unless they are
-// given another.
+// from the device to host memory, one back, with reductions on either), its
+// share of pinned host memory, and a stream that orders its buffers unless they
+// are given another.
 type Rank struct {
 	g      *Group
 	index  int
@@ -28,11 +27,15 @@ type Rank struct {
 	cc     *cuda.Context
 	ctx    api.Context
 	stream *cuda.Stream
-	lane   [plan.Lanes]*cuda.Stream
+	lane   [plan.Lanes]*cuda.Stream // that of the joins on rank 0 only, once it is needed
 	lanes  [plan.Lanes]api.Stream
 
+	node int     // the NUMA node of the GPU, or anyNode
+	rate float64 // bytes a second that its link can carry one way; 0: not known
+
+	block      *block // where the rank's pinned memory is, from blockOff on
+	blockOff   uint64
 	pinnedBase unsafe.Pointer
-	pinnedDev  []api.Ptr // by which each rank's kernels reach this rank's pinned memory
 	bounce     *bounce
 
 	// Under the group's lock.
@@ -40,6 +43,7 @@ type Rank struct {
 	scratch     arena
 	scratchBase api.Ptr
 	fenceEvent  api.Event
+	endEvents   [plan.Lanes]api.Event
 	planEvents  []api.Event
 	marks       []*mark // all that were made
 	freeMarks   []*mark
@@ -94,24 +98,28 @@ func openRank(g *Group, index, ordinal int, seen map[string]int) (_ *Rank, err e
 		return nil, wrap(err)
 	}
 	r := &Rank{g: g, index: index, device: dev, name: name, cc: cc, ctx: api.Context(cc.Handle()), mem: map[*memory]struct{}{}}
+	r.locate()
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, r.close())
+			err = errors.Join(err, r.close(), r.cc.Close())
 		}
 	}()
-	for l := range r.lane {
-		if r.lane[l], err = cc.NewStream(); err != nil {
+	for _, l := range [...]plan.Lane{plan.LaneOut, plan.LaneIn} {
+		if err = r.openLane(l); err != nil {
 			return nil, wrap(err)
 		}
-		r.lanes[l] = api.Stream(r.lane[l].Handle())
 	}
 	if r.stream, err = cc.NewStream(); err != nil {
 		return nil, wrap(err)
 	}
 	call, c := r.bound(func(d api.Driver) (string, api.Code) {
-		ev, c := d.EventCreate(api.EventDisableTiming)
-		r.fenceEvent = ev
-		return "cuEventCreate", c
+		for _, ev := range r.ownEvents() {
+			var c api.Code
+			if *ev, c = d.EventCreate(api.EventDisableTiming); c != api.Success {
+				return "cuEventCreate", c
+			}
+		}
+		return "", api.Success
 	})
 	if c != api.Success {
 		return nil, g.callError(op, r, call, c)
@@ -119,103 +127,17 @@ func openRank(g *Group, index, ordinal int, seen map[string]int) (_ *Rank, err e
 	return r, nil
 }
 
-// minRing is the least pinned memory for the slots.
-const minRing = 1 << 20
-
-// takePinned takes the pinned memory of all ranks: the budget of each, or an
-// equal share of less where the driver refuses that, half and half again. Less
-// is slower, but it works. The first rank must not leave the last one without.
-func (g *Group) takePinned(op string) error {
-	budget := alignUp(uint64(g.opts.PinnedBytes), arenaAlign)
-	var first error
-	for n := budget; ; n = max(alignUp(n/2, arenaAlign), MinPinnedBytes) {
-		var err error
-		for _, r := range g.ranks {
-			if err = r.takePinned(op, n); err != nil {
-				break
-			}
-		}
-		if err == nil {
-			if n < budget {
-				g.log.Warn("gp: less pinned memory than asked for", "asked", budget, "got", n, "error", first)
-			}
-			return nil
-		}
-		for _, r := range g.ranks {
-			if e := r.freePinned(); e != nil {
-				return errors.Join(err, e)
-			}
-		}
-		if !errors.Is(err, cuda.ErrOutOfMemory) && !errors.Is(err, cuda.ErrOperatingSystem) && !errors.Is(err, cuda.ErrInvalidValue) {
-			return err
-		}
-		if first == nil {
-			first = err
-		}
-		if n == MinPinnedBytes {
-			return &Error{op, -1, fmt.Errorf("the driver gives no pinned host memory, not even %d bytes a rank where %d are the budget: look at RLIMIT_MEMLOCK (ulimit -l), "+
-				"the cgroup's memory.max and, on Windows, the share of RAM that WDDM pins: %w", n, budget, first)}
-		}
-	}
+// ownEvents are those that serve every run.
+func (r *Rank) ownEvents() []*api.Event {
+	return []*api.Event{&r.fenceEvent, &r.endEvents[plan.LaneOut], &r.endEvents[plan.LaneIn]}
 }
 
-// takePinned takes n bytes for the rank: the bounce, and the rest for the slots.
-func (r *Rank) takePinned(op string, n uint64) (err error) {
-	if r.bounce, err = newBounce(r.cc); err != nil {
-		return &Error{op, r.index, err}
+// openLane makes a lane's stream.
+func (r *Rank) openLane(l plan.Lane) (err error) {
+	if r.lane[l], err = r.cc.NewStream(); err == nil {
+		r.lanes[l] = api.Stream(r.lane[l].Handle())
 	}
-	n -= 2 * bounceHalf
-	call, c := r.bound(func(d api.Driver) (string, api.Code) {
-		p, c := d.MemHostAlloc(n, api.HostPortable|api.HostDeviceMap)
-		if c == api.Success {
-			r.pinnedBase, r.pinned.size = p, n
-		}
-		return "cuMemHostAlloc", c
-	})
-	if c != api.Success {
-		return r.g.callError(op, r, call, c)
-	}
-	return nil
-}
-
-// freePinned gives back what takePinned took. Nothing uses it any more.
-func (r *Rank) freePinned() error {
-	var errs []error
-	if r.pinnedBase != nil {
-		call, c := r.bound(func(d api.Driver) (string, api.Code) { return "cuMemFreeHost", d.MemFreeHost(r.pinnedBase) })
-		if c != api.Success {
-			errs = append(errs, r.g.callError("close", r, call, c))
-		}
-		r.pinnedBase, r.pinned.size = nil, 0
-	}
-	if r.bounce != nil {
-		r.g.relaxed(func() { errs = append(errs, r.bounce.close()) })
-	}
-	return errors.Join(errs...)
-}
-
-// mapPinned asks, for each pair, by which address a rank's kernels reach
-// another's pinned memory. It is not assumed to be the host address.
-func (g *Group) mapPinned() error {
-	for _, owner := range g.ranks {
-		owner.pinnedDev = make([]api.Ptr, len(g.ranks))
-	}
-	for _, reader := range g.ranks {
-		call, c := reader.bound(func(d api.Driver) (string, api.Code) {
-			for _, owner := range g.ranks {
-				p, c := d.MemHostGetDevicePointer(owner.pinnedBase)
-				if c != api.Success {
-					return "cuMemHostGetDevicePointer", c
-				}
-				owner.pinnedDev[reader.index] = p
-			}
-			return "", api.Success
-		})
-		if c != api.Success {
-			return g.callError("open", reader, call, c)
-		}
-	}
-	return nil
+	return err
 }
 
 // needScratch allocates the rank's device scratch before its first use. The
@@ -242,8 +164,10 @@ func (r *Rank) needScratch(x *run) error {
 // A lost context answers at once.
 func (r *Rank) quiesce() error {
 	var errs []error
-	for _, s := range []*cuda.Stream{r.lane[0], r.lane[1], r.stream} {
-		errs = append(errs, s.Synchronize())
+	for _, s := range [...]*cuda.Stream{r.lane[plan.LaneOut], r.lane[plan.LaneIn], r.lane[plan.LaneJoin], r.stream} {
+		if s != nil {
+			errs = append(errs, s.Synchronize())
+		}
 	}
 	if r.bounce != nil {
 		// A transfer that was given up may have left a copy on a caller's stream.
@@ -256,7 +180,8 @@ func (r *Rank) quiesce() error {
 	return errors.Join(errs...)
 }
 
-// close frees all that the rank holds, in the reverse order of its making. The
+// close frees all that the rank holds of its own, in the reverse order of its
+// making: all but its pinned memory, which is the group's, and its context. The
 // first error is kept and freeing goes on.
 func (r *Rank) close() error {
 	var errs []error
@@ -285,8 +210,11 @@ func (r *Rank) close() error {
 		for _, ev := range r.planEvents {
 			keep("cuEventDestroy", d.EventDestroy(ev))
 		}
-		if r.fenceEvent != 0 {
-			keep("cuEventDestroy", d.EventDestroy(r.fenceEvent))
+		for _, ev := range r.ownEvents() {
+			if *ev != 0 {
+				keep("cuEventDestroy", d.EventDestroy(*ev))
+				*ev = 0
+			}
 		}
 		if r.scratchBase != 0 {
 			keep("cuMemFree", d.MemFree(r.scratchBase))
@@ -296,13 +224,11 @@ func (r *Rank) close() error {
 	if c != api.Success {
 		errs = append(errs, r.g.callError("close", r, call, c))
 	}
-	r.marks, r.freeMarks, r.planEvents, r.fenceEvent, r.scratchBase = nil, nil, nil, 0, 0
-	errs = append(errs, r.freePinned())
-	for _, s := range []*cuda.Stream{r.stream, r.lane[1], r.lane[0]} {
+	r.marks, r.freeMarks, r.planEvents, r.scratchBase = nil, nil, nil, 0
+	for _, s := range [...]*cuda.Stream{r.stream, r.lane[plan.LaneJoin], r.lane[plan.LaneIn], r.lane[plan.LaneOut]} {
 		if s != nil {
 			errs = append(errs, s.Close())
 		}
 	}
-	errs = append(errs, r.cc.Close())
 	return errors.Join(errs...)
 }
