@@ -16,13 +16,13 @@ type Kind uint8
 // and four of flag, which arrive together: they need no fence and twice the
 // bytes. The bulk kinds write plain data and then a flag.
 const (
-	OneShot    Kind = iota + 1 // all_reduce: all ranks write all as LL words, each reads all and folds all
-	TwoShotLL                  // all_reduce: each rank folds its shard of LL words and publishes the result likewise
-	TwoShot                    // all_reduce: as TwoShotLL, in bulk
-	Gather                     // all_gather of bytes, as LL words
-	Handshake                  // each rank posts its flag and waits for all others'
-	EchoWords                  // a GPU answers the CPU's LL words: for tests of the helpers that all of these share
-	EchoBulk                   // the same in bulk
+	OneShot   Kind = iota + 1 // all_reduce: all ranks write all as LL words, each reads all and folds all
+	TwoShotLL                 // all_reduce: each rank folds its shard of LL words and publishes the result likewise
+	TwoShot                   // all_reduce: as TwoShotLL, in bulk
+	Gather                    // all_gather of bytes, as LL words
+	Handshake                 // each rank posts its flag and waits for all others'
+	EchoWords                 // a GPU answers the CPU's LL words: for tests of the helpers that all of these share
+	EchoBulk                  // the same in bulk
 )
 
 var kindNames = [...]string{
