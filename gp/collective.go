@@ -150,6 +150,11 @@ func (o Ops) collective(op string, dst, src []Buffer, times int, key planKey) (W
 	if first.n == 0 || n == 1 && key.inPlace {
 		x.reset(op, nil, n)
 		fill()
+		if e := o.o.Explain; e != nil {
+			g.explainOrder(e, x, 0)
+			e.Algorithm = key.alg
+			return Work{}, nil
+		}
 		return g.order(x, 0, string(key.alg))
 	}
 	key.typ, key.count, key.chunk = first.typ, uint64(first.n), uint64(o.o.Chunk)
@@ -157,12 +162,26 @@ func (o Ops) collective(op string, dst, src []Buffer, times int, key planKey) (W
 	for _, r := range g.ranks {
 		key.budget = min(key.budget, r.pinned.size)
 	}
+	if e := o.o.Explain; e != nil {
+		p, inline, err := g.planCollective(key)
+		if err != nil {
+			return Work{}, argument(op, -1, "%w", err)
+		}
+		x.reset(op, compile(p, inline, g.stride), n)
+		fill()
+		g.explain(e, x, p, "")
+		e.Algorithm = key.alg
+		return Work{}, nil
+	}
 	pr, err := g.program(key, func() (*plan.Plan, bool, error) { return g.planCollective(key) })
 	if err != nil {
 		return Work{}, argument(op, -1, "%w", err)
 	}
 	x.reset(op, pr, n)
 	fill()
+	if g.debug {
+		g.log.Debug("gp: "+op, "algorithm", key.alg, "type", key.typ, "elements", key.count, "chunk", pr.plan.Chunk, "slots", pr.plan.Slots)
+	}
 	w, err := g.enqueue(x, string(key.alg))
 	if err != nil {
 		return Work{}, err

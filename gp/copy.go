@@ -68,7 +68,7 @@ func (o Ops) Copy(dst, src Buffer) (Work, error) {
 	w, err := o.copy(dst, src)
 	if g.run.refused {
 		g.run.refused = false
-		g.p2p[src.rank.index][dst.rank.index] = false
+		g.p2p[src.rank.index][dst.rank.index] = direction{why: "the driver refused a peer copy: " + err.Error()}
 		if o.o.Route != RouteDirect {
 			g.log.Warn("gp: the driver refuses a peer copy: copies are staged from now on", "from", src.rank.index, "to", dst.rank.index, "error", err)
 			return o.copy(dst, src)
@@ -96,23 +96,44 @@ func (o Ops) copy(dst, src Buffer) (Work, error) {
 		x.reset(op, nil, 2)
 		x.rank[0], x.stream[0] = src.rank, src.queue()
 		x.rank[1], x.stream[1] = dst.rank, dst.queue()
+		if e := o.o.Explain; e != nil {
+			g.explainOrder(e, x, 1)
+			e.Route = route
+			return Work{}, nil
+		}
 		return g.order(x, 1, string(route))
 	}
 	bytes := uint64(dst.Bytes())
 	key := planKey{op: op, alg: Algorithm(route), count: bytes, chunk: uint64(o.o.Chunk), budget: src.rank.pinned.size}
+	fill := func(pr *program) {
+		x.reset(op, pr, pr.plan.Ranks)
+		x.rank[0], x.in[0], x.stream[0] = src.rank, src.addr(), src.queue()
+		last := pr.plan.Ranks - 1 // 0 if local
+		x.rank[last], x.out[last], x.stream[last] = dst.rank, dst.addr(), dst.queue()
+		switch {
+		case route == RouteLocal && src.queue() != dst.queue():
+			x.other[0], x.otherRank[0] = src.queue(), src.rank
+		case route == RouteDirect:
+			x.other[0], x.otherRank[0] = dst.queue(), dst.rank
+		}
+	}
+	if e := o.o.Explain; e != nil {
+		p, inline, err := planCopy(route, key)
+		if err != nil {
+			return Work{}, argument(op, src.rank.index, "%w", err)
+		}
+		fill(compile(p, inline, g.stride))
+		g.explain(e, x, p, g.whyRoute(dst.rank, src.rank, route, o.o.Route))
+		e.Route = route
+		return Work{}, nil
+	}
 	pr, err := g.program(key, func() (*plan.Plan, bool, error) { return planCopy(route, key) })
 	if err != nil {
 		return Work{}, argument(op, src.rank.index, "%w", err)
 	}
-	x.reset(op, pr, pr.plan.Ranks)
-	x.rank[0], x.in[0], x.stream[0] = src.rank, src.addr(), src.queue()
-	last := pr.plan.Ranks - 1 // 0 if local
-	x.rank[last], x.out[last], x.stream[last] = dst.rank, dst.addr(), dst.queue()
-	switch {
-	case route == RouteLocal && src.queue() != dst.queue():
-		x.other[0], x.otherRank[0] = src.queue(), src.rank
-	case route == RouteDirect:
-		x.other[0], x.otherRank[0] = dst.queue(), dst.rank
+	fill(pr)
+	if g.debug {
+		g.log.Debug("gp: copy", "from", src.rank.index, "to", dst.rank.index, "bytes", bytes, "route", route, "chunk", pr.plan.Chunk, "slots", pr.plan.Slots)
 	}
 	w, err := g.enqueue(x, string(route))
 	if err != nil {
@@ -137,7 +158,7 @@ func (g *Group) route(op string, dst, src *Rank, want Route) (Route, error) {
 	switch {
 	case dst == src:
 		best = RouteLocal
-	case g.p2p[src.index][dst.index]:
+	case g.p2p[src.index][dst.index].use:
 		best = RouteDirect
 	}
 	switch want {
@@ -149,11 +170,22 @@ func (g *Group) route(op string, dst, src *Rank, want Route) (Route, error) {
 		}
 		return "", argument(op, src.index, "route %q between buffers of one rank", want)
 	case RouteDirect:
-		return "", argument(op, src.index, "route %q: P2P from rank %d to rank %d is not there, or not proven", want, src.index, dst.index)
+		return "", argument(op, src.index, "route %q from rank %d to rank %d: %s", want, src.index, dst.index, g.p2p[src.index][dst.index].why)
 	case RouteLocal:
 		return "", argument(op, src.index, "route %q between rank %d and rank %d", want, src.index, dst.index)
 	}
 	return "", argument(op, src.index, "route %q is not known (known: %q %q %q)", want, RouteStaged, RouteDirect, RouteLocal)
+}
+
+// whyRoute says what the choice of a route rests on.
+func (g *Group) whyRoute(dst, src *Rank, got, want Route) string {
+	switch {
+	case got == RouteLocal:
+		return "both buffers are on one rank"
+	case want == got:
+		return "asked for"
+	}
+	return g.p2p[src.index][dst.index].why
 }
 
 func planCopy(route Route, k planKey) (p *plan.Plan, inline bool, err error) {
@@ -211,7 +243,7 @@ func (g *Group) refuseCapture(x *run) error {
 			if call, c := b.to(owner.ctx); c != api.Success {
 				return g.callError(x.op, owner, call, c)
 			}
-			status, c := g.api.StreamIsCapturing(s)
+			status, c := x.api.StreamIsCapturing(s)
 			switch {
 			case c == api.CaptureImplicit, c == api.Success && status != api.CaptureNone:
 				return &Error{x.op, owner.index, ErrCapturing}
@@ -245,7 +277,7 @@ func (g *Group) order(x *run, hub int, algorithm string) (Work, error) {
 }
 
 func (g *Group) orderCalls(x *run, hub int, o *operation) (string, int, api.Code) {
-	d := g.api
+	d := x.api
 	// all calls f for each stream of the callers' but the hub's.
 	all := func(f func(r int, owner *Rank, s api.Stream) (string, api.Code)) (string, int, api.Code) {
 		for r := range x.rank {
@@ -281,7 +313,7 @@ func (g *Group) orderCalls(x *run, hub int, o *operation) (string, int, api.Code
 	if call, c := x.bind.to(x.rank[hub].ctx); c != api.Success {
 		return call, hub, c
 	}
-	m, c := x.rank[hub].newMark()
+	m, c := x.newMark(x.rank[hub])
 	if c != api.Success {
 		return "cuEventCreate", hub, c
 	}

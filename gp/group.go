@@ -28,6 +28,7 @@ type Group struct {
 	api     api.Driver
 	host    api.Host
 	log     *slog.Logger // by way of logs
+	debug   bool         // log says what each call does
 	logs    logQueue
 	opts    Options
 	kernels *ptx.Loader
@@ -37,7 +38,7 @@ type Group struct {
 	// from rank to rank.
 	oneBlock bool
 	stride   uint64
-	p2p      [][]bool // [source][destination]: use peer copies
+	p2p      [][]direction // [source][destination]
 
 	// closing is set first, so that calls that wait for the lock see it.
 	closing atomic.Bool
@@ -81,6 +82,12 @@ func Open(o Options) (*Group, error) {
 	if o.P2P > P2PTrust {
 		return nil, argument(op, -1, "P2P mode %d is not known", o.P2P)
 	}
+	if o.PerCopy < 0 {
+		return nil, argument(op, -1, "PerCopy is %v", o.PerCopy)
+	}
+	if err := o.environment(); err != nil {
+		return nil, argument(op, -1, "%w", err)
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -121,7 +128,9 @@ func Open(o Options) (*Group, error) {
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
-	g.p2p = g.proveP2P()
+	g.debug = g.log.Enabled(context.Background(), slog.LevelDebug)
+	g.proveP2P()
+	g.stats = Stats{}
 	g.joins.init(len(g.ranks))
 	return g, nil
 }

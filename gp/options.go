@@ -4,6 +4,7 @@ package gp
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 )
@@ -47,6 +48,9 @@ type Options struct {
 	PinnedBytes int64
 	// P2P says what to do with peer-to-peer.
 	P2P P2PMode
+	// PerCopy is what a piece of a staged copy costs on top of its bytes, for the
+	// choice of the piece's length; 0 is 5 microseconds, as measured.
+	PerCopy time.Duration
 	// LowLatency makes Wait poll without pause: the least time to return, at
 	// the price of a busy core.
 	LowLatency bool
@@ -98,4 +102,7 @@ type CallOptions struct {
 	// Chunk is the bytes of a piece; 0 takes the cost model's. A multiple of 16
 	// is taken as it is, unless the budget of pinned memory asks for less.
 	Chunk int
+	// Explain, if not nil, is filled in with what the call would do; nothing is
+	// enqueued, and the Work that is returned is done.
+	Explain *Explanation
 }

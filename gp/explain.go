@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gp
+
+import (
+	"unsafe"
+
+	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
+)
+
+// An Explanation is what a call would do: see CallOptions.Explain. Slices are by
+// rank of the group.
+type Explanation struct {
+	Op string
+	// Route is a copy's, Algorithm a collective's. Why says in a sentence what
+	// the choice rests on.
+	Route     Route
+	Algorithm Algorithm
+	Why       string
+	// Chunk is the bytes of a piece and Slots the pieces in flight. A call of one
+	// piece runs on the buffers' own streams, without the ranks' lanes.
+	Chunk, Slots int
+	OwnStreams   bool
+	// DriverCalls is how many calls of the driver it takes to enqueue, if nothing
+	// that is still under way must be waited for; Copies, Kernels, Records and
+	// Waits are those of the plan among them.
+	DriverCalls                     int
+	Copies, Kernels, Records, Waits int
+	// Bytes that cross each rank's link to the host and from it, that leave it for
+	// a peer, and that stay in its memory.
+	D2H, H2D, Peer, Local []uint64
+	// Bytes of pinned host memory and of device scratch that it takes of each rank.
+	Pinned, Scratch []uint64
+}
+
+// explain fills in what a run of a plan would do. The run's ranks, addresses and
+// streams are set. The group's lock is held.
+func (g *Group) explain(e *Explanation, x *run, p *plan.Plan, why string) {
+	s := plan.Describe(p)
+	n := len(g.ranks)
+	*e = Explanation{
+		Op: x.op, Why: why, Chunk: int(p.Chunk), Slots: p.Slots, OwnStreams: x.prog.inline,
+		Copies: s.Copies, Kernels: s.Reductions, Records: s.Records, Waits: s.Waits,
+		D2H: make([]uint64, n), H2D: make([]uint64, n), Peer: make([]uint64, n), Local: make([]uint64, n),
+		Pinned: make([]uint64, n), Scratch: make([]uint64, n),
+	}
+	for r, rk := range x.rank {
+		i := rk.index
+		e.D2H[i] += s.D2H[r]
+		e.H2D[i] += s.H2D[r]
+		e.Peer[i] += s.Peer[r]
+		e.Local[i] += s.Local[r]
+		e.Pinned[i] += p.HostBytes[r]
+		e.Scratch[i] += p.ScratchBytes[r]
+	}
+	e.DriverCalls = g.dry(x, func(o *operation) { _, _ = g.execute(x, o) })
+}
+
+// explainOrder is explain of a call that moves nothing and orders streams.
+func (g *Group) explainOrder(e *Explanation, x *run, hub int) {
+	n := len(g.ranks)
+	*e = Explanation{
+		Op: x.op, Why: "nothing to move: the streams are ordered",
+		D2H: make([]uint64, n), H2D: make([]uint64, n), Peer: make([]uint64, n), Local: make([]uint64, n),
+		Pinned: make([]uint64, n), Scratch: make([]uint64, n),
+	}
+	e.DriverCalls = g.dry(x, func(o *operation) { g.orderCalls(x, hub, o) })
+}
+
+// dry goes through the motions of a run on a driver that counts calls and makes
+// none, so that what is said of a run is what a run does.
+func (g *Group) dry(x *run, f func(o *operation)) int {
+	c := &counter{}
+	x.api, x.bind.api = c, c
+	defer func() { x.api, x.bind.api = g.api, g.api }()
+	_ = g.refuseCapture(x)
+	f(&operation{g: g})
+	x.bind.restore()
+	return c.calls
+}
+
+// A counter is a driver that does nothing, for the calls that a run makes. The
+// others are nil, and a run that makes one panics.
+type counter struct {
+	api.Driver
+	calls int
+}
+
+func (c *counter) count() api.Code { c.calls++; return api.Success }
+
+func (c *counter) CtxGetCurrent() (api.Context, api.Code)         { return 0, c.count() }
+func (c *counter) CtxSetCurrent(api.Context) api.Code             { return c.count() }
+func (c *counter) CtxPushCurrent(api.Context) api.Code            { return c.count() }
+func (c *counter) CtxPopCurrent() (api.Context, api.Code)         { return 0, c.count() }
+func (c *counter) EventRecord(api.Event, api.Stream) api.Code     { return c.count() }
+func (c *counter) StreamWaitEvent(api.Stream, api.Event) api.Code { return c.count() }
+func (c *counter) StreamIsCapturing(api.Stream) (api.CaptureStatus, api.Code) {
+	return api.CaptureNone, c.count()
+}
+func (c *counter) MemcpyDtoHAsync(unsafe.Pointer, api.Ptr, uint64, api.Stream) api.Code {
+	return c.count()
+}
+func (c *counter) MemcpyHtoDAsync(api.Ptr, unsafe.Pointer, uint64, api.Stream) api.Code {
+	return c.count()
+}
+func (c *counter) MemcpyDtoDAsync(api.Ptr, api.Ptr, uint64, api.Stream) api.Code { return c.count() }
+func (c *counter) MemcpyPeerAsync(api.Ptr, api.Context, api.Ptr, api.Context, uint64, api.Stream) api.Code {
+	return c.count()
+}
+func (c *counter) Memcpy2DAsync(*api.Copy2D, api.Stream) api.Code  { return c.count() }
+func (c *counter) LaunchKernel(api.Function, *api.Launch) api.Code { return c.count() }
