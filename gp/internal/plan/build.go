@@ -13,6 +13,7 @@ type builder struct {
 	p     *Plan
 	mem   []*rangeMap[users] // by region, made when first touched
 	after []int              // holds the After of all steps
+	gate  []int              // what every step that is added follows
 	src   []Span             // holds the Src of all copies
 	sent  []int              // by rank, host slots used so far
 	slot  uint64
@@ -25,11 +26,12 @@ func newBuilder(p *Plan, slot uint64, slots int) *builder {
 	return &builder{p: p, mem: make([]*rangeMap[users], p.regions()), sent: make([]int, p.Ranks), slot: slot, slots: slots}
 }
 
+// users finds the touched range of one row.
 func (b *builder) users(s Span) (m *rangeMap[users], lo, hi uint64) {
 	at, lo := b.p.locate(s)
 	m = b.mem[at.index()]
 	if m == nil {
-		m = newRangeMap(b.p.size(at.space, at.rank), users{writer: -1}, usersFrom)
+		m = newRangeMap(b.p.size(at.space, at.of), users{writer: -1}, usersFrom)
 		b.mem[at.index()] = m
 	}
 	return m, lo, lo + s.Len
@@ -37,8 +39,9 @@ func (b *builder) users(s Span) (m *rangeMap[users], lo, hi uint64) {
 
 func (b *builder) lane(i int) int { return b.p.Steps[i].queue() }
 
-// add appends a step and fills in its After. The other fields of s are set.
-func (b *builder) add(s Step) {
+// add appends a step, fills in its After and returns its index. The other
+// fields of s are set; what After it has already is kept, and so is the gate.
+func (b *builder) add(s Step) int {
 	i := len(b.p.Steps)
 	b.p.Steps = append(b.p.Steps, s)
 	start := len(b.after)
@@ -47,23 +50,36 @@ func (b *builder) add(s Step) {
 			b.after = append(b.after, j)
 		}
 	}
+	for _, list := range [][]int{s.After, b.gate} {
+		for _, j := range list {
+			follow(j)
+		}
+	}
 	for _, src := range s.Src {
-		m, lo, hi := b.users(src)
-		segs := m.in(lo, hi)
-		for k := range segs {
-			follow(segs[k].state.writer)
-			segs[k].state = segs[k].state.read(i, b.lane)
+		for k := range src.rows() {
+			m, lo, hi := b.users(src.row(k, src.rows()))
+			segs := m.in(lo, hi)
+			for k := range segs {
+				follow(segs[k].state.writer)
+				segs[k].state = segs[k].state.read(i, b.lane)
+			}
 		}
 	}
-	m, lo, hi := b.users(s.Dst)
-	for _, seg := range m.in(lo, hi) {
-		follow(seg.state.writer)
-		for _, r := range seg.state.readers {
-			follow(r)
+	for k := range s.Dst.rows() {
+		if s.Kind == Join {
+			break
 		}
+		m, lo, hi := b.users(s.Dst.row(k, s.Dst.rows()))
+		for _, seg := range m.in(lo, hi) {
+			follow(seg.state.writer)
+			for _, r := range seg.state.readers {
+				follow(r)
+			}
+		}
+		m.set(lo, hi, users{writer: i})
 	}
-	m.set(lo, hi, users{writer: i})
 	b.p.Steps[i].After = b.after[start:len(b.after):len(b.after)]
+	return i
 }
 
 // one is a row of one span.

@@ -13,8 +13,12 @@ type Summary struct {
 	Steps         int
 	Copies        int // steps that are copies
 	Reductions    int // steps that are kernels
+	Joins         int // steps that are neither
 	Waits         int // events waited for, see Plan.Waits
 	Records       int // events recorded: steps that some other lane waits for
+	// Calls is the driver calls of the steps: copies, kernels, records and
+	// waits. Fences and bindings of contexts come on top.
+	Calls int
 
 	// By rank, in bytes: from the device to host memory and back over the
 	// rank's link (reductions that read host memory count for the latter),
@@ -48,6 +52,8 @@ func Describe(p *Plan) Summary {
 			s.D2H[st.Rank] += st.Dst.Len
 		case FromHost:
 			s.H2D[st.Rank] += st.Dst.Len
+		case Join:
+			s.Joins++
 		case PeerCopy:
 			s.Peer[st.Rank] += st.Dst.Len
 		case LocalCopy:
@@ -61,7 +67,8 @@ func Describe(p *Plan) Summary {
 			}
 		}
 	}
-	s.Copies = s.Steps - s.Reductions
+	s.Copies = s.Steps - s.Reductions - s.Joins
+	s.Calls = s.Copies + s.Reductions + s.Waits + s.Records
 	return s
 }
 
@@ -89,16 +96,26 @@ func (k Kind) String() string {
 }
 
 // String is the span as rank, space and bytes: "2.Host[0:4096]", with a "w"
-// behind it if it is wide.
+// behind it if it is wide. Rows are shown as the first one, their number and
+// their distance: "2.Host[0:64]*3+128", "*3 across" at those of other ranks.
 func (s Span) String() string {
-	wide := ""
+	tail := ""
 	if s.Wide {
-		wide = "w"
+		tail = "w"
 	}
-	return fmt.Sprintf("%d.%v[%d:%d]%s", s.Rank, s.Space, s.Off, s.End(), wide)
+	if s.Rows > 1 {
+		s.Len /= uint64(s.Rows)
+		if tail += fmt.Sprintf("*%d+%d", s.Rows, s.Pitch); s.Across {
+			tail = fmt.Sprintf("*%d across", s.Rows)
+		}
+	}
+	return fmt.Sprintf("%d.%v[%d:%d]%s", s.Rank, s.Space, s.Off, s.End(), tail)
 }
 
 // String is the step in one line: "toHost 0.Host[0:64] <- [0.In[0:64]]".
 func (s *Step) String() string {
+	if s.Kind == Join {
+		return fmt.Sprintf("join %v", s.After)
+	}
 	return fmt.Sprintf("%v %v <- %v", s.Kind, s.Dst, s.Src)
 }

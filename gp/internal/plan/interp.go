@@ -10,8 +10,10 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
-// Memory is host slices in place of a plan's memory, by rank. In a plan in
-// place, In[r] is the part of Out[r] that Plan.InOff says.
+// Memory is host slices in place of a plan's memory, by rank; In and Out are by
+// transfer where the plan has those. In a plan in place, In[r] is the part of
+// Out[r] that Plan.InOff says, or Out[r] the part of In[r] that Plan.OutOff
+// says.
 type Memory struct {
 	In, Out, Host, Scratch [][]byte
 }
@@ -28,12 +30,15 @@ func NewMemory(p *Plan, inputs [][]byte, rng *rand.Rand) Memory {
 		}
 		return bs
 	}
-	m := Memory{In: make([][]byte, p.Ranks), Out: noise(p.OutBytes), Host: noise(p.HostBytes), Scratch: noise(p.ScratchBytes)}
+	m := Memory{In: make([][]byte, len(p.InBytes)), Out: noise(p.OutBytes), Host: noise(p.HostBytes), Scratch: noise(p.ScratchBytes)}
 	for r, n := range p.InBytes {
-		if p.InPlace {
+		if p.aliased(r) {
 			m.In[r] = m.Out[r][p.InOff[r]:][:n]
 		} else {
 			m.In[r] = make([]byte, n)
+		}
+		if p.OutOff != nil {
+			m.Out[r] = m.In[r][p.OutOff[r]:][:p.OutBytes[r]]
 		}
 		copy(m.In[r], inputs[r])
 	}
@@ -50,13 +55,13 @@ func fill(b []byte, rng *rand.Rand) {
 	}
 }
 
-func (m Memory) span(s Span) []byte {
+func (m Memory) span(p *Plan, s Span) []byte {
 	var b []byte
 	switch s.Space {
 	case In:
-		b = m.In[s.Rank]
+		b = m.In[p.buffer(s)]
 	case Out:
-		b = m.Out[s.Rank]
+		b = m.Out[p.buffer(s)]
 	case Host:
 		b = m.Host[s.Rank]
 	case Scratch:
@@ -118,18 +123,23 @@ func Run(p *Plan, m Memory, rng *rand.Rand) error {
 }
 
 func (m Memory) run(p *Plan, s *Step) {
-	dst := m.span(s.Dst)
-	if s.Kind != Reduce && s.Kind != ReduceFromHost {
-		copy(dst, m.span(s.Src[0]))
+	switch s.Kind {
+	case Join:
 		return
-	}
-	ins := make([][]byte, len(s.Src))
-	wide := uint32(0)
-	for k, src := range s.Src {
-		ins[k] = m.span(src)
-		if src.Wide {
-			wide |= 1 << k
+	case Reduce, ReduceFromHost:
+		ins := make([][]byte, len(s.Src))
+		wide := uint32(0)
+		for k, src := range s.Src {
+			ins[k] = m.span(p, src)
+			if src.Wide {
+				wide |= 1 << k
+			}
+		}
+		kernel.Reduce(p.Type, p.Reduction, m.span(p, s.Dst), s.Dst.Wide, ins, wide, uint64(s.Divisor))
+	default:
+		n := max(s.Dst.rows(), s.Src[0].rows())
+		for k := range n {
+			copy(m.span(p, s.Dst.row(k, n)), m.span(p, s.Src[0].row(k, n)))
 		}
 	}
-	kernel.Reduce(p.Type, p.Reduction, dst, s.Dst.Wide, ins, wide, uint64(s.Divisor))
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
-// A Fold says of a range of bytes of an all_reduce's result in which order the
-// ranks' contributions are folded. Each rank occurs once.
+// A Fold says of a range of bytes of a reduction's result in which order the
+// ranks' contributions are folded. Each rank occurs once. The bytes are counted
+// in In: a reduce_scatter's Outs are its shards.
 type Fold struct {
 	Off, Len uint64
 	Ranks    []int
@@ -21,25 +22,38 @@ func (f Fold) equal(g Fold) bool {
 	return f.Off == g.Off && f.Len == g.Len && slices.Equal(f.Ranks, g.Ranks)
 }
 
-// FoldOrder tells of every byte of an all_reduce's Out in which order it is
-// folded, by running the plan's steps on symbols. The ranges are in rising
+// FoldOrder tells of every byte of the result of an all_reduce, reduce or
+// reduce_scatter in which order it is folded, by running the plan's steps on symbols. The ranges are in rising
 // order, without gap. The plan is checked on the way. All arithmetic being in
 // the wide type or exact, and rounded once, the order is all that a reference
 // needs: see Reference.
 func FoldOrder(p *Plan) ([]Fold, error) {
-	if p.Op != "all_reduce" {
+	if !p.folds() {
 		return nil, fmt.Errorf("plan %s %s folds nothing", p.Op, p.Algorithm)
 	}
 	c, err := check(p)
 	if err != nil {
 		return nil, err
 	}
+	switch p.Op {
+	case "reduce":
+		return c.order(p.Root), nil
+	case "reduce_scatter":
+		var fs []Fold
+		for r := range p.Ranks {
+			for _, f := range c.order(r) {
+				f.Off += uint64(r) * p.OutBytes[r]
+				fs = append(fs, f)
+			}
+		}
+		return fs, nil
+	}
 	return c.order(0), nil
 }
 
 func (c *checker) order(rank int) []Fold {
 	var fs []Fold
-	for _, seg := range c.mem[region{Out, rank}.index()].segs {
+	for _, seg := range c.out(rank) {
 		f := Fold{seg.lo, seg.hi - seg.lo, slices.Clone(c.folds.ranks(seg.state.fold))}
 		if n := len(fs); n > 0 && slices.Equal(fs[n-1].Ranks, f.Ranks) {
 			fs[n-1].Len += f.Len
@@ -50,9 +64,10 @@ func (c *checker) order(rank int) []Fold {
 	return fs
 }
 
-// Reference computes an all_reduce on the host: the bytes that every rank's
-// Out must hold, given every rank's In and the order of the folds. One rank's
-// input comes back as it is.
+// Reference computes a reduction on the host: the bytes that every rank's Out
+// must hold, or the root's, or all Outs of a reduce_scatter one behind the
+// other, given every rank's In and the order of the folds. One rank's input
+// comes back as it is.
 func Reference(inputs [][]byte, t dtype.Type, op dtype.Op, order []Fold) []byte {
 	out := slices.Clone(inputs[0])
 	if len(inputs) == 1 {

@@ -87,38 +87,75 @@ func (u users) read(i int, lane func(step int) int) users {
 }
 
 // A region is a piece of memory: spans that name the same bytes have the same
-// region, whatever they call it.
+// region, whatever they call it. Its index is a rank, or a transfer of whose In
+// or Out it is.
 type region struct {
 	space Space
-	rank  int
+	of    int
 }
 
-// locate gives the region of a span and its offset there: in a plan in place,
-// In is a part of Out.
-func (p *Plan) locate(s Span) (region, uint64) {
-	if s.Space == In && p.InPlace {
-		return region{Out, s.Rank}, s.Off + p.InOff[s.Rank]
+// buffers is the number of Ins, and of Outs.
+func (p *Plan) buffers() int {
+	if p.Transfers != nil {
+		return len(p.Transfers)
 	}
-	return region{s.Space, s.Rank}, s.Off
+	return p.Ranks
+}
+
+// buffer is which of its space's memories a span lies in.
+func (p *Plan) buffer(s Span) int {
+	if p.Transfers != nil && s.Space <= Out {
+		return s.Buffer
+	}
+	return s.Rank
+}
+
+// whole is all of a rank's In or Out, or a transfer's.
+func (p *Plan) whole(s Space, k int) Span {
+	if p.Transfers == nil {
+		return Span{Space: s, Rank: k, Len: p.size(s, k)}
+	}
+	t := p.Transfers[k]
+	if s == In {
+		return Span{Space: s, Rank: t.From, Len: t.Bytes, Buffer: k}
+	}
+	return Span{Space: s, Rank: t.To, Len: t.Bytes, Buffer: k}
+}
+
+// aliased tells whether rank r's In is a part of its Out.
+func (p *Plan) aliased(r int) bool {
+	return p.InOff != nil && p.InBytes[r] > 0 && p.OutBytes[r] > 0
+}
+
+// locate gives the region of a span's first row and its offset there: in a plan
+// in place In is a part of Out, or Out of In.
+func (p *Plan) locate(s Span) (region, uint64) {
+	switch {
+	case s.Space == In && p.aliased(s.Rank):
+		return region{Out, s.Rank}, s.Off + p.InOff[s.Rank]
+	case s.Space == Out && p.OutOff != nil:
+		return region{In, s.Rank}, s.Off + p.OutOff[s.Rank]
+	}
+	return region{s.Space, p.buffer(s)}, s.Off
 }
 
 // regions is the number of regions that a plan can have, index the place of
 // one among them.
-func (p *Plan) regions() int { return p.Ranks * (int(Scratch) + 1) }
+func (p *Plan) regions() int { return max(p.Ranks, p.buffers()) * (int(Scratch) + 1) }
 
-func (r region) index() int { return r.rank*(int(Scratch)+1) + int(r.space) }
+func (r region) index() int { return r.of*(int(Scratch)+1) + int(r.space) }
 
-// size is the length in bytes of a rank's space.
-func (p *Plan) size(s Space, rank int) uint64 {
+// size is the length in bytes of a rank's space, or of a transfer's In or Out.
+func (p *Plan) size(s Space, of int) uint64 {
 	switch s {
 	case In:
-		return p.InBytes[rank]
+		return p.InBytes[of]
 	case Out:
-		return p.OutBytes[rank]
+		return p.OutBytes[of]
 	case Host:
-		return p.HostBytes[rank]
+		return p.HostBytes[of]
 	case Scratch:
-		return p.ScratchBytes[rank]
+		return p.ScratchBytes[of]
 	}
 	return 0
 }
