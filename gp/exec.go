@@ -570,11 +570,11 @@ func (x *run) hold(i int, m *mark) {
 	}
 }
 
-// newMark is a mark of a rank, whose context is current; of a dry run it is
-// nobody's.
+// newMark is a mark of a rank, whose context is current. Of a dry run it is one
+// that is never free, and regions that nobody was given do not keep it.
 func (x *run) newMark(rk *Rank) (*mark, api.Code) {
 	if x.dry() {
-		return &mark{rank: rk, refs: 1}, api.Success
+		return &mark{rank: rk, refs: 1 << 30}, api.Success
 	}
 	return rk.newMark()
 }

@@ -22,9 +22,9 @@ type Explanation struct {
 	// piece runs on the buffers' own streams, without the ranks' lanes.
 	Chunk, Slots int
 	OwnStreams   bool
-	// DriverCalls is how many calls of the driver it takes to enqueue, if nothing
-	// that is still under way must be waited for; Copies, Kernels, Records and
-	// Waits are those of the plan among them.
+	// DriverCalls is how many calls of the driver it takes to enqueue once events
+	// and kernels are there, if nothing is still under way that must be waited for.
+	// The others are those among them: events recorded, and waits for events.
 	DriverCalls                     int
 	Copies, Kernels, Records, Waits int
 	// Bytes that cross each rank's link to the host and from it, that leave it for
@@ -41,7 +41,6 @@ func (g *Group) explain(e *Explanation, x *run, p *plan.Plan, why string) {
 	n := len(g.ranks)
 	*e = Explanation{
 		Op: x.op, Why: why, Chunk: int(p.Chunk), Slots: p.Slots, OwnStreams: x.prog.inline,
-		Copies: s.Copies, Kernels: s.Reductions, Records: s.Records, Waits: s.Waits,
 		D2H: make([]uint64, n), H2D: make([]uint64, n), Peer: make([]uint64, n), Local: make([]uint64, n),
 		Pinned: make([]uint64, n), Scratch: make([]uint64, n),
 	}
@@ -54,7 +53,7 @@ func (g *Group) explain(e *Explanation, x *run, p *plan.Plan, why string) {
 		e.Pinned[i] += p.HostBytes[r]
 		e.Scratch[i] += p.ScratchBytes[r]
 	}
-	e.DriverCalls = g.dry(x, func(o *operation) { _, _ = g.execute(x, o) })
+	e.count(g.dry(x, func(o *operation) { _, _ = g.execute(x, o) }))
 }
 
 // explainOrder is explain of a call that moves nothing and orders streams.
@@ -65,48 +64,54 @@ func (g *Group) explainOrder(e *Explanation, x *run, hub int) {
 		D2H: make([]uint64, n), H2D: make([]uint64, n), Peer: make([]uint64, n), Local: make([]uint64, n),
 		Pinned: make([]uint64, n), Scratch: make([]uint64, n),
 	}
-	e.DriverCalls = g.dry(x, func(o *operation) { g.orderCalls(x, hub, o) })
+	e.count(g.dry(x, func(o *operation) { g.orderCalls(x, hub, o) }))
 }
 
 // dry goes through the motions of a run on a driver that counts calls and makes
 // none, so that what is said of a run is what a run does.
-func (g *Group) dry(x *run, f func(o *operation)) int {
+func (g *Group) dry(x *run, f func(o *operation)) *counter {
 	c := &counter{}
 	x.api, x.bind.api = c, c
 	defer func() { x.api, x.bind.api = g.api, g.api }()
 	_ = g.refuseCapture(x)
 	f(&operation{g: g})
 	x.bind.restore()
-	return c.calls
+	return c
+}
+
+func (e *Explanation) count(c *counter) {
+	e.DriverCalls, e.Copies, e.Kernels, e.Records, e.Waits = c.others+c.copies+c.kernels+c.records+c.waits, c.copies, c.kernels, c.records, c.waits
 }
 
 // A counter is a driver that does nothing, for the calls that a run makes. The
 // others are nil, and a run that makes one panics.
 type counter struct {
 	api.Driver
-	calls int
+	copies, kernels, records, waits, others int
 }
 
-func (c *counter) count() api.Code { c.calls++; return api.Success }
+func count(n *int) api.Code { *n++; return api.Success }
 
-func (c *counter) CtxGetCurrent() (api.Context, api.Code)         { return 0, c.count() }
-func (c *counter) CtxSetCurrent(api.Context) api.Code             { return c.count() }
-func (c *counter) CtxPushCurrent(api.Context) api.Code            { return c.count() }
-func (c *counter) CtxPopCurrent() (api.Context, api.Code)         { return 0, c.count() }
-func (c *counter) EventRecord(api.Event, api.Stream) api.Code     { return c.count() }
-func (c *counter) StreamWaitEvent(api.Stream, api.Event) api.Code { return c.count() }
+func (c *counter) CtxGetCurrent() (api.Context, api.Code)         { return 0, count(&c.others) }
+func (c *counter) CtxSetCurrent(api.Context) api.Code             { return count(&c.others) }
+func (c *counter) CtxPushCurrent(api.Context) api.Code            { return count(&c.others) }
+func (c *counter) CtxPopCurrent() (api.Context, api.Code)         { return 0, count(&c.others) }
+func (c *counter) EventRecord(api.Event, api.Stream) api.Code     { return count(&c.records) }
+func (c *counter) StreamWaitEvent(api.Stream, api.Event) api.Code { return count(&c.waits) }
 func (c *counter) StreamIsCapturing(api.Stream) (api.CaptureStatus, api.Code) {
-	return api.CaptureNone, c.count()
+	return api.CaptureNone, count(&c.others)
 }
 func (c *counter) MemcpyDtoHAsync(unsafe.Pointer, api.Ptr, uint64, api.Stream) api.Code {
-	return c.count()
+	return count(&c.copies)
 }
 func (c *counter) MemcpyHtoDAsync(api.Ptr, unsafe.Pointer, uint64, api.Stream) api.Code {
-	return c.count()
+	return count(&c.copies)
 }
-func (c *counter) MemcpyDtoDAsync(api.Ptr, api.Ptr, uint64, api.Stream) api.Code { return c.count() }
+func (c *counter) MemcpyDtoDAsync(api.Ptr, api.Ptr, uint64, api.Stream) api.Code {
+	return count(&c.copies)
+}
 func (c *counter) MemcpyPeerAsync(api.Ptr, api.Context, api.Ptr, api.Context, uint64, api.Stream) api.Code {
-	return c.count()
+	return count(&c.copies)
 }
-func (c *counter) Memcpy2DAsync(*api.Copy2D, api.Stream) api.Code  { return c.count() }
-func (c *counter) LaunchKernel(api.Function, *api.Launch) api.Code { return c.count() }
+func (c *counter) Memcpy2DAsync(*api.Copy2D, api.Stream) api.Code  { return count(&c.copies) }
+func (c *counter) LaunchKernel(api.Function, *api.Launch) api.Code { return count(&c.kernels) }
