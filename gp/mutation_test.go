@@ -3,10 +3,17 @@
 package gp_test
 
 import (
+	"cmp"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
 	"math/rand/v2"
+	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,9 +34,6 @@ type course struct {
 	machine string
 	ranks   int // round robin over the machine's GPUs
 	calls   []courseCall
-	// mixed says that the calls take regions of different sizes. What a region
-	// waits for is then not always needed: see TestEveryWaitIsNeeded.
-	mixed bool
 
 	spec sim.Spec
 }
@@ -44,6 +48,18 @@ type courseCall struct {
 	one      bool // both sides on one stream
 	legacy   bool // the destination on the legacy default stream
 	before   bool // a stream beside is put behind the call by Work.Before
+	wide     bool // of bfloat16, whose partial results take double the space; else of bytes
+}
+
+// blank is the most bytes that stripes of a buffer take.
+func (c course) blank() (n int) {
+	for _, k := range c.calls {
+		if k.op == "all_gather" {
+			k.n *= c.ranks
+		}
+		n = max(n, k.n/stripes)
+	}
+	return max(n, padBytes)
 }
 
 // times is the same call so many times.
@@ -69,43 +85,79 @@ func courses() []course {
 	cs := []course{
 		{name: "copies in one piece", machine: "2x4090", ranks: 2, calls: times(3, one)},
 		{name: "copies in pieces", machine: "2x4090", ranks: 2, calls: times(3, chunks)},
-		{name: "copies there and back", machine: "2x4090", ranks: 2, mixed: true, calls: []c{one, with(one, back), chunks, with(chunks, back), one, with(chunks, back)}},
-		{name: "copies to the default stream", machine: "2x4090", ranks: 2, mixed: true, calls: []c{one, with(chunks, legacy), with(one, legacy)}},
+		{name: "copies there and back", machine: "2x4090", ranks: 2, calls: []c{one, with(one, back), chunks, with(chunks, back), one, with(chunks, back)}},
+		{name: "copies to the default stream", machine: "2x4090", ranks: 2, calls: []c{one, with(chunks, legacy), with(one, legacy)}},
 		{name: "copies from one rank to many", machine: "4x4090", ranks: 4, calls: []c{chunks, with(chunks, to(2)), with(one, to(3)), chunks}},
 		{name: "copies between ranks of one GPU", machine: "2x4090", ranks: 4, calls: []c{with(chunks, to(2)), with(one, func(c *courseCall) { c.from, c.to = 2, 0 }), with(chunks, to(2))}},
 		{name: "copies within a rank", machine: "2x4090", ranks: 2, calls: times(2, c{op: "copy", n: 10_000, from: 1, to: 1})},
 		{name: "direct copies", machine: "8x4090-p2p", ranks: 2, calls: []c{{op: "copy", n: 1 << 20, to: 1}, {op: "copy", n: 1 << 20, from: 1}}},
 		{name: "copies that others wait for", machine: "2x4090", ranks: 2, calls: []c{with(one, before), with(chunks, before)}},
 		{name: "empty calls", machine: "4x4090", ranks: 3, calls: []c{{op: "copy", to: 1}, {op: "all_reduce"}, {op: "copy", from: 2}, {op: "all_gather"}, {op: "all_reduce", inPlace: true}}},
-		{name: "all_reduce on ranks that share GPUs", machine: "2x4090", ranks: 3, calls: times(2, c{op: "all_reduce", alg: gp.AlgorithmRing, n: 1 << 20, chunk: 192 * kib})},
+		{name: "all_reduce on ranks that share GPUs", machine: "2x4090", ranks: 3, calls: times(2, c{op: "all_reduce", alg: gp.AlgorithmRing, n: 3 * 192 * kib, chunk: 192 * kib})},
 	}
-	for _, ranks := range []int{2, 3, 4} {
-		for _, k := range []struct {
-			op  string
-			alg gp.Algorithm
-		}{{"all_reduce", gp.AlgorithmRing}, {"all_reduce", gp.AlgorithmRingZeroCopy}, {"all_gather", gp.AlgorithmDirect}, {"all_gather", gp.AlgorithmRing}} {
-			if ranks > 3 && k.alg != gp.AlgorithmDirect || ranks > 2 && k.alg == gp.AlgorithmRingZeroCopy {
-				continue // a longer ring is more of the same
+	// Of each algorithm: calls back to back on the callers' streams, until their
+	// regions come round again, calls on the lanes, and calls in place.
+	const small, large, place = 1, 2, 4
+	for _, k := range []struct {
+		op  string
+		alg gp.Algorithm
+		of  [5]int // by ranks
+	}{
+		{"all_reduce", gp.AlgorithmRing, [5]int{2: small | large, 3: small | place, 4: large | place}},
+		{"all_reduce", gp.AlgorithmRingZeroCopy, [5]int{2: large | place, 3: small | large}},
+		{"all_gather", gp.AlgorithmDirect, [5]int{2: small | large, 3: place, 4: small | large}},
+		{"all_gather", gp.AlgorithmRing, [5]int{2: small | place, 3: large, 4: small | large}},
+	} {
+		for ranks, of := range k.of {
+			if of == 0 {
+				continue
 			}
-			small := c{op: k.op, alg: k.alg, n: 40 * kib * ranks}
-			large := c{op: k.op, alg: k.alg, n: 1 << 20, chunk: 192 * kib}
-			if k.op == "all_gather" {
-				large.n = 500 * kib
+			// One piece, of as much as goes on the callers' streams, and a few pieces.
+			one := c{op: k.op, alg: k.alg, n: 64 * kib * ranks}
+			few := c{op: k.op, alg: k.alg, n: 2 * 192 * kib * ranks, chunk: 192 * kib}
+			round := 9
+			switch {
+			case k.op == "all_reduce" && ranks > 2:
+				round = 6
+			case k.op == "all_gather" && k.alg == gp.AlgorithmDirect:
+				round = 1 + 16/ranks
+			case k.op == "all_gather":
+				round = 1 + 16/ranks/min(3, ranks-1)
+			}
+			switch {
+			case k.op == "all_gather":
+				few.n = 2 * 192 * kib
+			case ranks > 2:
+				few.n = 192 * kib * ranks
 			}
 			name := fmt.Sprintf("%s %s on %d ranks", k.op, k.alg, ranks)
-			cs = append(cs,
-				course{name: name + ", small", machine: "4x4090", ranks: ranks, calls: append(times(7+8/ranks, small), with(small, inPlace), with(small, oneStream))},
-				course{name: name + ", large", machine: "4x4090", ranks: ranks, calls: []c{large, with(large, before)}},
-				course{name: name + ", in place", machine: "4x4090", ranks: ranks, mixed: true, calls: []c{with(large, inPlace), with(small, inPlace), with(large, inPlace)}},
-			)
+			if of&small != 0 {
+				cs = append(cs, course{name: name + ", small", machine: "4x4090", ranks: ranks, calls: append(times(round, one), with(one, inPlace), with(one, oneStream))})
+			}
+			if of&large != 0 {
+				cs = append(cs, course{name: name + ", large", machine: "4x4090", ranks: ranks, calls: []c{few, with(few, before)}})
+			}
+			if of&place != 0 {
+				cs = append(cs, course{name: name + ", in place", machine: "4x4090", ranks: ranks, calls: []c{with(few, inPlace), with(one, inPlace), with(few, inPlace)}})
+			}
 		}
 	}
+	// Partial results take three times as much of the scratch as of the pinned
+	// memory, and of that the scratch is three times as large. Behind a small call,
+	// on the callers' streams, a large one goes on nearly to the end of both, and
+	// copies go on in pinned memory alone: the last call, on the lanes, is behind the
+	// first by its scratch and by nothing else.
+	little := c{op: "all_reduce", n: 3 * 4 * kib, chunk: 4 * kib}
+	wide := c{op: "all_reduce", n: 3 * 1280 * kib, chunk: 320 * kib, wide: true}
+	last := c{op: "all_reduce", n: 3 * 72 * kib, wide: true}
+	cs = append(cs, course{name: "all_reduce ring on 3 ranks, wide partials", machine: "4x4090", ranks: 3,
+		calls: []c{little, wide, with(one, func(c *c) { c.n = 100 * kib }), with(one, func(c *c) { c.n, c.from, c.to = 100*kib, 1, 2 }), with(one, func(c *c) { c.n, c.from, c.to = 100*kib, 2, 0 }), last}})
 	// Orders of calls that nobody thought of.
-	for seed := range uint64(4) {
+	for seed := range uint64(3) {
 		rng := rand.New(rand.NewPCG(seed, 11))
-		k := course{name: fmt.Sprintf("anything, %d", seed), machine: "4x4090", ranks: 2 + rng.IntN(2), mixed: true}
-		for range 6 {
-			one := c{op: []string{"copy", "all_reduce", "all_gather"}[rng.IntN(3)], n: 4 * (1 + rng.IntN(200*kib)), one: rng.IntN(4) == 0}
+		k := course{name: fmt.Sprintf("anything, %d", seed), machine: "4x4090", ranks: 2 + rng.IntN(2)}
+		for range 5 {
+			one := c{op: []string{"copy", "all_reduce", "all_gather"}[rng.IntN(3)], n: 4 * (1 + rng.IntN(80*kib)), one: rng.IntN(4) == 0}
 			if rng.IntN(2) == 0 {
 				one.chunk = 128 * kib
 			}
@@ -126,23 +178,24 @@ func courses() []course {
 // does nothing, and notes who made that call.
 type without struct {
 	api.Driver
-	k    int
-	n    int
-	site string
+	k     int
+	n     int
+	sites []string // the lines of package gp that led to it: "exec.go:310"
 }
 
 func (w *without) StreamWaitEvent(s api.Stream, e api.Event) api.Code {
 	if w.n++; w.n != w.k {
 		return w.Driver.StreamWaitEvent(s, e)
 	}
-	var pcs [16]uintptr
+	var pcs [32]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
-	for {
-		f, more := frames.Next()
-		if w.site += fmt.Sprintf("\n\t%s:%d", f.Function, f.Line); !more {
-			return api.Success
+	for more := true; more; {
+		var f runtime.Frame
+		if f, more = frames.Next(); strings.Contains(f.Function, "/gp.") {
+			w.sites = append(w.sites, fmt.Sprintf("%s:%d", filepath.Base(f.File), f.Line))
 		}
 	}
+	return api.Success
 }
 
 // A stage is a course being run. A wait can be missing among the group's driver
@@ -165,16 +218,29 @@ func (s *stage) do(err error) {
 	}
 }
 
+// A play is a course that was run.
+type play struct {
+	waits int      // of the group's
+	sites []string // who made the one that was missing
+	race  error    // that the machine found, if it did
+	trace *trace   // if nothing was missing
+}
+
 // play runs a course without the k-th wait of the group's, or with all of them
-// if k is 0. It returns the number of waits, who made the one that is missing,
-// and the race that the machine found, if it did.
-func (c course) play(t testing.TB, k int) (waits int, site string, race error) {
+// if k is 0.
+func (c course) play(t testing.TB, k int, opts ...sim.Option) (p play) {
 	t.Helper()
-	m, err := sim.New(c.spec, sim.Watch())
+	m, err := sim.New(c.spec, append(opts, sim.Watch())...)
 	require.NoError(t, err)
 	s := &stage{course: c, m: m, d: m.Driver()}
 	calls := &without{Driver: seam(m.Driver()), k: k}
-	o := options(t, over(t, calls), c.ranks)
+	var base api.Driver = calls
+	if k == 0 {
+		p.trace = newTrace()
+		s.d = over(t, &traced{Driver: seam(m.Driver()), t: p.trace})
+		base = &traced{Driver: calls, t: p.trace, group: true}
+	}
+	o := options(t, over(t, base), c.ranks)
 	if strings.HasSuffix(c.machine, "-p2p") {
 		o.P2P = gp.P2PTrust
 	}
@@ -189,15 +255,18 @@ func (c course) play(t testing.TB, k int) (waits int, site string, race error) {
 		s.own = append(s.own, cc)
 	}
 	for r := range s.own {
-		s.blank = append(s.blank, s.buffer(r, 4<<20, s.stream(r)).Ptr())
+		s.blank = append(s.blank, s.buffer(r, c.blank(), s.stream(r)).Ptr())
 	}
-	for _, call := range c.calls {
+	for i, call := range c.calls {
+		if p.trace != nil {
+			p.trace.call = i
+		}
 		if s.err == nil {
 			s.call(call)
 		}
 	}
-	waits = calls.n
-	race = m.Race()
+	p.waits, p.sites = calls.n, calls.sites
+	race := m.Race()
 	if race == nil {
 		require.NoError(t, s.err)
 		require.NoError(t, s.g.Synchronize(background))
@@ -219,7 +288,8 @@ func (c course) play(t testing.TB, k int) (waits int, site string, race error) {
 	if err := m.Close(); race == nil {
 		require.NoError(t, err)
 	}
-	return waits, calls.site, race
+	p.race = race
+	return p
 }
 
 // stream is a new stream of a rank's.
@@ -247,6 +317,16 @@ func (s *stage) buffer(rank, n int, st *cuda.Stream) gp.Buffer {
 	b, err := s.g.Ranks()[rank].Wrap(p, gp.TypeUint8, n, st)
 	s.do(err)
 	return b
+}
+
+// as is a buffer as the call sees it.
+func (s *stage) as(c courseCall, b gp.Buffer) gp.Buffer {
+	if !c.wide || s.err != nil {
+		return b
+	}
+	v, err := b.Rank().Wrap(b.Ptr(), gp.TypeBFloat16, b.Len()/2, b.Stream())
+	s.do(err)
+	return v
 }
 
 // A buffer's bytes are touched in stripes: each of the streams that a call orders
@@ -369,7 +449,7 @@ func (s *stage) call(c courseCall) {
 	}
 	bufs := func(xs []*side) (bs []gp.Buffer) {
 		for _, x := range xs {
-			bs = append(bs, x.Buffer)
+			bs = append(bs, s.as(c, x.Buffer))
 		}
 		return bs
 	}
@@ -377,7 +457,7 @@ func (s *stage) call(c courseCall) {
 	var err error
 	switch c.op {
 	case "copy":
-		w, err = ops.Copy(dst[0].Buffer, src[0].Buffer)
+		w, err = ops.Copy(s.as(c, dst[0].Buffer), s.as(c, src[0].Buffer))
 	case "all_reduce":
 		w, err = ops.AllReduceTo(bufs(dst), bufs(src), gp.Sum)
 	default:
@@ -412,40 +492,182 @@ func (s *stage) call(c courseCall) {
 	}
 }
 
+// needless tells why a course is as good without the group's k-th wait. It must be
+// one for an earlier call, which had a region before: regions are kept track of as
+// wholes, and by their last users alone. So the two users may have no bytes in
+// common, or the first may have been waited for in another way too. It is an error
+// if the wait is no such one, or if the trace does not bear that out of each two
+// accesses. all is the order with every wait, pairs are the trace's conflicts.
+func (t *trace) needless(k int, all order, pairs []pair) (why string, err error) {
+	w := t.wait(k)
+	o := t.ops[w]
+	if o.after < 0 || t.ops[o.after].call >= o.call {
+		return "", fmt.Errorf("it orders steps or streams of one call")
+	}
+	without := t.order(k, nil)
+	why = "what both touch is apart"
+	for _, p := range pairs {
+		switch {
+		case !all.before(t, p.first, p.second):
+			return "", fmt.Errorf("the course has a race")
+		case !without.before(t, p.first, p.second):
+			return "", fmt.Errorf("%v and %v are not ordered", t.ops[p.first], t.ops[p.second])
+		case all.before(t, p.first, o.after) && all.before(t, w, p.second):
+			why = "what both touch is ordered in another way too"
+		}
+	}
+	for _, v := range t.ops {
+		if v.wait > 0 && v.call == o.call && v.queue == o.queue && v.after > o.after && t.ops[v.after].queue == t.ops[o.after].queue {
+			why = "the call waits for a later point of the same stream"
+		}
+	}
+	return why, nil
+}
+
 // TestEveryWaitIsNeeded leaves out one wait of each course after another: each
 // time the machine finds two accesses that are no longer ordered. So no wait is
 // missing a test, and none is a call for nothing.
 //
-// Of calls that take regions of different sizes, a wait of a region for its
-// former users may be left out now and then, and only such a one: the former
-// users may have left the bytes alone that the two have in common, or been
-// waited for by somebody else in between. Regions are kept track of as wholes.
-// That the same waits are needed is what the other courses show.
+// A wait for an earlier call may survive, if it is shown of the course's trace
+// that it can be spared there: see needless. The trace and the machine must agree
+// on every single wait. That no line of the executor only makes waits that could
+// be spared is what the last part is for: each that makes a wait has made one
+// that was needed.
 func TestEveryWaitIsNeeded(t *testing.T) {
 	if testenv.Race || !testenv.Optimized() {
 		t.Skip("thousands of runs, each of one thread")
 	}
-	for _, c := range courses() {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			var err error
-			c.spec, err = sim.Builtin(c.machine)
-			require.NoError(t, err)
-			waits, _, race := c.play(t, 0)
-			require.NoError(t, race)
-			require.Positive(t, waits)
-			spared := 0
-			for k := 1; k <= waits; k++ {
-				_, site, race := c.play(t, k)
-				switch {
-				case race != nil:
-				case c.mixed && strings.Contains(site, "gp.(*run).waitMarks:"):
-					spared++
-				default:
-					t.Errorf("wait %d of %d is not needed:%s", k, waits, site)
+	var mu sync.Mutex
+	needed := map[string]bool{} // lines that made a wait without which there is a race
+	spared, waits, ran := 0, 0, 0
+	cs := courses()
+	t.Run("courses", func(t *testing.T) {
+		for _, c := range cs {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				var err error
+				c.spec, err = sim.Builtin(c.machine)
+				require.NoError(t, err)
+				whole := c.play(t, 0)
+				require.NoError(t, whole.race)
+				require.Positive(t, whole.waits)
+				tr := whole.trace
+				require.NoError(t, tr.blind)
+				require.Equal(t, whole.waits, tr.waits)
+				pairs, all := tr.conflicts(), tr.order(0, nil)
+				why := map[string]int{}
+				var lines []string
+				for k := 1; k <= whole.waits; k++ {
+					p := c.play(t, k)
+					reason, err := tr.needless(k, all, pairs)
+					switch {
+					case p.race != nil && err != nil:
+						lines = append(lines, p.sites...)
+					case p.race != nil:
+						t.Errorf("wait %d of %d: a race, though %s: %v", k, whole.waits, reason, p.race)
+					case err != nil:
+						t.Errorf("wait %d of %d is not needed, though %v: %s", k, whole.waits, err, strings.Join(p.sites, " "))
+					default:
+						why[reason]++
+						require.Equal(t, whole.waits, p.waits)
+						for seed := range uint64(2) {
+							require.NoError(t, c.play(t, k, sim.Seed(seed+2)).race)
+						}
+					}
 				}
-			}
-			require.LessOrEqual(t, 8*spared, waits, "of %d waits %d could have been spared", waits, spared)
-		})
+				t.Logf("%d waits, spared: %v [%s]", whole.waits, why, c.name)
+				mu.Lock()
+				defer mu.Unlock()
+				for _, l := range lines {
+					needed[l] = true
+				}
+				for _, n := range why {
+					spared += n
+				}
+				waits += whole.waits
+				ran++
+			})
+		}
+	})
+	if ran < len(cs) {
+		t.Skip("not all courses ran: what they reach together is not looked at")
 	}
+	t.Logf("%d waits, %d of them spared", waits, spared)
+	require.Less(t, 50*spared, waits, "waits that could have been spared")
+	for _, w := range waitSites(t) {
+		if why := cmp.Or(unused[w.within], unused[w.call]); why != "" {
+			require.False(t, needed[w.at], "%s: a course needs the wait of %s, so it is not that %s", w.at, w.call, why)
+			continue
+		}
+		require.True(t, needed[w.at], "%s: no course needs a wait of %s", w.at, w.call)
+	}
+}
+
+// unused are functions that no algorithm of a course comes to, and why. One that
+// a course does come to must not be here.
+var unused = map[string]string{
+	"leaveTogether": "no algorithm joins its queues",
+	"explainOrder":  "an explanation counts calls and makes none",
+}
+
+// A waitSite is a line of package gp that makes waits: it calls the driver, or a
+// function of the package that does.
+type waitSite struct{ at, within, call string }
+
+func waitSites(t *testing.T) (sites []waitSite) {
+	set := token.NewFileSet()
+	names, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	var files []*ast.File
+	for _, name := range names {
+		if !strings.HasSuffix(name, "_test.go") {
+			f, err := parser.ParseFile(set, name, nil, 0)
+			require.NoError(t, err)
+			files = append(files, f)
+		}
+	}
+	if files == nil {
+		t.Skip("the sources are not here")
+	}
+	// calling finds who calls one of some functions, by name and number of arguments.
+	type function struct {
+		name string
+		args int
+	}
+	calling := func(callees map[function]bool) map[function]bool {
+		callers := map[function]bool{}
+		for _, f := range files {
+			for _, d := range f.Decls {
+				fn, ok := d.(*ast.FuncDecl)
+				if !ok {
+					continue
+				}
+				ast.Inspect(fn, func(n ast.Node) bool {
+					c, ok := n.(*ast.CallExpr)
+					if !ok {
+						return true
+					}
+					name := ""
+					switch f := c.Fun.(type) {
+					case *ast.Ident:
+						name = f.Name
+					case *ast.SelectorExpr:
+						name = f.Sel.Name
+					}
+					if callees[function{name, len(c.Args)}] {
+						at := set.Position(c.Lparen)
+						sites = append(sites, waitSite{fmt.Sprintf("%s:%d", filepath.Base(at.Filename), at.Line), fn.Name.Name, name})
+						callers[function{fn.Name.Name, fn.Type.Params.NumFields()}] = true
+					}
+					return true
+				})
+			}
+		}
+		return callers
+	}
+	makers := calling(map[function]bool{{"StreamWaitEvent", 2}: true})
+	require.NotEmpty(t, makers)
+	maps.DeleteFunc(makers, func(f function, _ bool) bool { return ast.IsExported(f.name) })
+	calling(makers)
+	return sites
 }
