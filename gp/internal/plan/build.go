@@ -14,6 +14,7 @@ type builder struct {
 	mem   []*rangeMap[users] // by region, made when first touched
 	after []int              // holds the After of all steps
 	gate  []int              // what every step that is added follows
+	block bool               // rows may lie across ranks, see Args.Block
 	src   []Span             // holds the Src of all copies
 	sent  []int              // by rank, host slots used so far
 	slot  uint64

@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
@@ -38,6 +39,53 @@ var algorithms = []algorithm{
 	{"all_reduce ring_zero_copy", 0, true, true, func(a Args) (*Plan, error) { a.ZeroCopy = true; return RingAllReduce(a) }},
 	{"all_gather ring", 0, false, true, RingAllGather},
 	{"all_gather direct", 0, false, true, DirectAllGather},
+	{"all_reduce direct", 0, true, true, DirectAllReduce},
+	{"reduce_scatter direct", 0, true, true, DirectReduceScatter},
+	{"reduce_scatter ring", 0, true, true, RingReduceScatter},
+	{"reduce_scatter ring_zero_copy", 0, true, true, func(a Args) (*Plan, error) { a.ZeroCopy = true; return RingReduceScatter(a) }},
+	{"reduce direct", 0, true, true, rooted(DirectReduce)},
+	{"broadcast direct", 0, false, true, rooted(DirectBroadcast)},
+	{"all_to_all direct", 0, false, false, DirectAllToAll},
+	{"all_reduce peer", 0, true, true, peer(DirectAllReduce)},
+	{"all_gather peer", 0, false, true, peer(DirectAllGather)},
+	{"reduce_scatter peer", 0, true, true, peer(DirectReduceScatter)},
+	{"reduce peer", 0, true, true, peer(rooted(DirectReduce))},
+	{"broadcast peer", 0, false, true, peer(rooted(DirectBroadcast))},
+	{"all_to_all peer", 0, false, false, peer(DirectAllToAll)},
+	{"send_recv", 0, false, false, transfers},
+}
+
+// direct tells of algorithms whose rows may lie across ranks.
+func (al algorithm) direct() bool { return strings.HasSuffix(al.name, " direct") && al.ranks == 0 }
+
+// rooted draws the root from what else there is.
+func rooted(f func(Args) (*Plan, error)) func(Args) (*Plan, error) {
+	return func(a Args) (*Plan, error) {
+		if a.Ranks > 0 {
+			a.Root = int(a.Count+uint64(a.Type)) % a.Ranks
+		}
+		return f(a)
+	}
+}
+
+func peer(f func(Args) (*Plan, error)) func(Args) (*Plan, error) {
+	return func(a Args) (*Plan, error) { a.Peer = true; return f(a) }
+}
+
+// transfers is a batch of two transfers a rank, of unequal lengths, one of them
+// to itself where the draw has it so, and some of them direct.
+func transfers(a Args) (*Plan, error) {
+	size := uint64(a.Type.Size())
+	s := SendRecvArgs{Ranks: a.Ranks, Type: a.Type, Chunk: a.Chunk, Slots: a.Slots, HostBudget: a.HostBudget}
+	if a.Count > math.MaxInt64/16/8 {
+		return nil, fmt.Errorf("more than memory can hold")
+	}
+	for r := range a.Ranks {
+		s.Transfers = append(s.Transfers,
+			Transfer{From: r, To: (r + 1) % a.Ranks, Bytes: a.Count * size},
+			Transfer{From: r, To: (r*5 + 2) % a.Ranks, Bytes: a.Count / 2 * size, Peer: r%3 == 1})
+	}
+	return SendRecv(s)
 }
 
 // variants calls f for every rank count, in place or not.
@@ -56,10 +104,10 @@ func (al algorithm) variants(ranks []int, f func(ranks int, inPlace bool)) {
 // inputs makes every rank's In: small integers of the type, so that sums and
 // products stay finite, with some special values where NaN has one answer.
 func inputs(p *Plan, rng *rand.Rand) [][]byte {
-	ins := make([][]byte, p.Ranks)
+	ins := make([][]byte, p.buffers())
 	for r, n := range p.InBytes {
 		ins[r] = make([]byte, n)
-		if p.Op != "all_reduce" || !p.Type.Float() || p.Reduction == dtype.Min || p.Reduction == dtype.Max {
+		if !p.folds() || !p.Type.Float() || p.Reduction == dtype.Min || p.Reduction == dtype.Max {
 			fill(ins[r], rng)
 			continue
 		}
@@ -96,7 +144,7 @@ func put(b []byte, t dtype.Type, x float64) {
 // expected is what every Out must hold.
 func expected(t *testing.T, p *Plan, ins [][]byte) [][]byte {
 	t.Helper()
-	outs := make([][]byte, p.Ranks)
+	outs := make([][]byte, p.buffers())
 	switch p.Op {
 	case "copy":
 		outs[p.Ranks-1] = ins[0]
@@ -105,7 +153,20 @@ func expected(t *testing.T, p *Plan, ins [][]byte) [][]byte {
 		for r := range outs {
 			outs[r] = all
 		}
-	case "all_reduce":
+	case "send_recv":
+		copy(outs, ins)
+	case "broadcast":
+		for r := range outs {
+			outs[r] = ins[p.Root]
+		}
+	case "all_to_all":
+		shard := len(ins[0]) / p.Ranks
+		for r := range outs {
+			for q := range ins {
+				outs[r] = append(outs[r], ins[q][r*shard:][:shard]...)
+			}
+		}
+	case "all_reduce", "reduce", "reduce_scatter":
 		var order []Fold
 		if p.InBytes[0] > 0 {
 			var err error
@@ -115,6 +176,12 @@ func expected(t *testing.T, p *Plan, ins [][]byte) [][]byte {
 		res := Reference(ins, p.Type, p.Reduction, order)
 		for r := range outs {
 			outs[r] = res
+			if p.Op == "reduce_scatter" {
+				outs[r] = res[uint64(r)*p.OutBytes[r]:][:p.OutBytes[r]]
+			}
+			if p.OutBytes[r] == 0 {
+				outs[r] = nil
+			}
 		}
 	}
 	return outs
@@ -132,12 +199,12 @@ func runs(t *testing.T, p *Plan, rng *rand.Rand, orders int) {
 			order = nil
 		}
 		require.NoError(t, Run(p, m, order))
-		for r := range p.Ranks {
+		for r := range want {
 			if !bytes.Equal(want[r], m.Out[r]) {
-				require.Failf(t, "wrong bytes", "%s %s, rank %d of %d, order %d: first at %d of %d",
-					p.Op, p.Algorithm, r, p.Ranks, k, firstDifference(want[r], m.Out[r]), len(want[r]))
+				require.Failf(t, "wrong bytes", "%s %s, buffer %d of %d, order %d: first at %d of %d",
+					p.Op, p.Algorithm, r, len(want), k, firstDifference(want[r], m.Out[r]), len(want[r]))
 			}
-			if !p.InPlace {
+			if !p.InPlace || p.OutBytes[r] == 0 {
 				require.True(t, bytes.Equal(ins[r], m.In[r]), "In of rank %d was written", r)
 			}
 		}
@@ -189,7 +256,7 @@ func TestPlansAreSound(t *testing.T) {
 					// Each case takes the next type and reduction; the numbers
 					// have no common factor with those of the loops.
 					k++
-					a := Args{Ranks: ranks, Count: count, Type: dtype.Types[k*7%len(dtype.Types)], Op: dtype.Ops[k*3%len(dtype.Ops)], InPlace: inPlace}
+					a := Args{Ranks: ranks, Count: count, Type: dtype.Types[k*7%len(dtype.Types)], Op: dtype.Ops[k*3%len(dtype.Ops)], InPlace: inPlace, Block: k%2 == 0}
 					p, err := al.make(a)
 					require.NoError(t, err, "%+v", a)
 					sound(t, a, p)
@@ -222,7 +289,7 @@ func TestPlansMoveTheRightBytes(t *testing.T) {
 					}
 					k++
 					a := Args{
-						Ranks: ranks, Count: count, Type: dtype.Types[k%len(dtype.Types)], Op: dtype.Ops[k/3%len(dtype.Ops)], InPlace: inPlace,
+						Ranks: ranks, Count: count, Type: dtype.Types[k%len(dtype.Types)], Op: dtype.Ops[k/3%len(dtype.Ops)], InPlace: inPlace, Block: k%5 > 1,
 						Chunk: []uint64{16, 48, 256, 0}[k%4], Slots: 2 + k%3,
 					}
 					if a.Chunk > 0 { // at most five pieces, or the ring has thousands of steps
@@ -297,7 +364,7 @@ func TestRandomPlans(t *testing.T) {
 		a := Args{
 			Ranks: 1 + rng.IntN(16), Count: rng.Uint64N(1 << rng.IntN(10)),
 			Type: dtype.Types[rng.IntN(len(dtype.Types))], Op: dtype.Ops[rng.IntN(len(dtype.Ops))],
-			InPlace: al.inPlace && rng.IntN(2) == 0,
+			InPlace: al.inPlace && rng.IntN(2) == 0, Block: rng.IntN(2) == 0,
 			Chunk:   rng.Uint64N(1 << rng.IntN(13)), Slots: rng.IntN(7),
 			HostBudget: rng.Uint64N(1 << rng.IntN(13)), ScratchBudget: rng.Uint64N(1 << rng.IntN(13)),
 		}

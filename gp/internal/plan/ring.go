@@ -5,6 +5,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
 )
@@ -12,8 +13,9 @@ import (
 // Args is what a collective is planned from.
 type Args struct {
 	Ranks int
-	// Count is the elements of In on each rank. An all_gather's Out has
-	// Ranks*Count, all other Outs have Count.
+	// Count is the elements of In on each rank and, unless told otherwise, of
+	// Out. An all_gather's Out has Ranks*Count, a reduce_scatter's In, and both
+	// of an all_to_all.
 	Count   uint64
 	Type    dtype.Type
 	Op      dtype.Op // of a reduction
@@ -23,18 +25,24 @@ type Args struct {
 	// one copy may have rows Across ranks; otherwise it takes one a rank.
 	Block bool
 	// Peer says that every rank can write every other's memory directly: the
-	// plan does so, as algorithm "peer", and takes no host memory.
+	// plan does so, as algorithm "peer", and takes no host memory. Rings do not.
 	Peer bool
 	// ZeroCopy has the ring's reductions read host memory in place.
 	ZeroCopy bool
 	// Chunk is the bytes a piece, rounded down to a multiple of 16; 0: from
-	// the cost model with default rates. Slots is the pieces in flight, at
-	// least 2; 0: DefaultSlots. The budgets bound a rank's host memory and
-	// device scratch in bytes; 0: no limit. If the budgets ask for it, chunk
-	// and slots shrink; a budget of some bytes can be an error.
+	// the cost model. Where a segment is cut into shards, its bytes are meant.
+	// Slots is the pieces in flight, at least 2; 0: DefaultSlots. The budgets
+	// bound a rank's host memory and device scratch in bytes; 0: no limit. If
+	// the budgets ask for it, chunk and slots shrink; a budget of some bytes can
+	// be an error.
 	Chunk                     uint64
 	Slots                     int
 	HostBudget, ScratchBudget uint64
+	// Rate is a link's, in bytes a second, PerCopy what a chunk costs on top of
+	// its bytes, Share the ranks on one link. 0: DefaultRate, DefaultPerCopy, 1.
+	Rate    float64
+	PerCopy time.Duration
+	Share   int
 }
 
 func (a *Args) check() error {
@@ -47,31 +55,62 @@ func (a *Args) check() error {
 		return fmt.Errorf("unknown reduction %v", a.Op)
 	case a.Slots < 0:
 		return fmt.Errorf("%d slots", a.Slots)
+	case a.Root < 0 || a.Root >= a.Ranks:
+		return fmt.Errorf("root %d of %d ranks", a.Root, a.Ranks)
 	case a.Count > math.MaxInt64/uint64(a.Type.Size())/uint64(a.Ranks):
 		return fmt.Errorf("%d elements of %v on %d ranks are more than memory can hold", a.Count, a.Type, a.Ranks)
 	}
 	return nil
 }
 
-// plan starts a collective whose Out is outs times as long as its In.
-func (a *Args) plan(op, algorithm string, outs int) *Plan {
+// chunk is the bytes a piece of a two-stage pipeline.
+func (a *Args) chunk(bytes uint64) uint64 {
+	if a.Chunk > 0 {
+		return a.Chunk
+	}
+	return Chunk(bytes, a.Rate, a.PerCopy)
+}
+
+// plan starts a collective, whose operation says how long its buffers are.
+func (a *Args) plan(op, algorithm string) *Plan {
 	n := a.Ranks
 	p := &Plan{
 		Op: op, Algorithm: algorithm, Ranks: n, Type: a.Type, InPlace: a.InPlace, Slots: 1,
 		InBytes: make([]uint64, n), OutBytes: make([]uint64, n),
 		HostBytes: make([]uint64, n), ScratchBytes: make([]uint64, n),
 	}
-	if a.InPlace {
-		p.InOff = make([]uint64, n)
-	}
 	bytes := a.Count * uint64(a.Type.Size())
 	p.Chunk = bytes
+	off := make([]uint64, n)
 	for r := range n {
-		p.InBytes[r] = bytes
-		p.OutBytes[r] = bytes * uint64(outs)
-		if a.InPlace && outs > 1 {
-			p.InOff[r] = bytes * uint64(r)
+		p.InBytes[r], p.OutBytes[r] = bytes, bytes
+		switch op {
+		case "all_gather":
+			p.OutBytes[r] *= uint64(n)
+			off[r] = bytes * uint64(r)
+		case "reduce_scatter":
+			p.InBytes[r] *= uint64(n)
+			off[r] = bytes * uint64(r)
+		case "all_to_all":
+			p.InBytes[r] *= uint64(n)
+			p.OutBytes[r] *= uint64(n)
+		case "broadcast":
+			p.Root = a.Root
+			if r != a.Root {
+				p.InBytes[r] = 0
+			}
+		case "reduce":
+			p.Root = a.Root
+			if r != a.Root {
+				p.OutBytes[r] = 0
+			}
 		}
+	}
+	switch {
+	case a.InPlace && op == "reduce_scatter":
+		p.OutOff = off
+	case a.InPlace:
+		p.InOff = off
 	}
 	return p
 }
@@ -114,16 +153,21 @@ type round struct {
 	lo, hi uint64
 }
 
-// An allReduce is a ring all_reduce being written.
+// An allReduce is a ring all_reduce being written, or its first half, a
+// reduce_scatter.
 type allReduce struct {
 	Args
-	size  uint64   // bytes of an element
-	bound []uint64 // shards, in elements
+	scatter bool
+	size    uint64   // bytes of an element
+	bound   []uint64 // shards, in elements
 	// wide says that partial results travel in the type Plan.Partial, of
-	// partial bytes, and are held in scratch between their fold and their way
-	// on. They are held in Out otherwise.
+	// partial bytes.
 	wide    bool
 	partial uint64
+	// hold says that partial results are held in scratch between their fold and
+	// their way on: where they are wide, and where Out has no room for other
+	// ranks' shards. They are held in Out otherwise.
+	hold bool
 }
 
 // layout is the shape that a chunk and a number of slots give the plan.
@@ -154,7 +198,7 @@ func (a *allReduce) layout(chunk uint64, slots int) layout {
 	}
 	pieces := ceilDiv(longest, l.fold)
 	l.pass, l.scratch = whole, l.in
-	if a.wide {
+	if a.hold {
 		hold := min(pieces, passPieces)
 		for a.ScratchBudget > 0 && hold > min(pieces, fewPieces) && l.in+hold*l.fold*width > a.ScratchBudget {
 			hold--
@@ -167,7 +211,12 @@ func (a *allReduce) layout(chunk uint64, slots int) layout {
 	l.gather = max(l.fold, min(l.gather, few))
 	l.slot = roundUp(max(l.fold*width, l.gather*a.size))
 	passes := ceilDiv(longest, l.pass)
-	l.rounds = (n - 1) * passes * (ceilDiv(l.pass, l.fold) + ceilDiv(l.pass, l.gather))
+	l.rounds = (n - 1) * passes * ceilDiv(l.pass, l.fold)
+	if a.scatter {
+		l.slot = roundUp(l.fold * width)
+	} else {
+		l.rounds += (n - 1) * passes * ceilDiv(l.pass, l.gather)
+	}
 	l.slots = int(min(uint64(slots), l.rounds))
 	return l
 }
@@ -190,27 +239,57 @@ func RingAllReduce(a Args) (*Plan, error) {
 	if a.ZeroCopy {
 		name = "ring_zero_copy"
 	}
-	p := a.plan("all_reduce", name, 1)
+	p := a.plan("all_reduce", name)
 	p.Reduction = a.Op
 	if a.Ranks == 1 || a.Count == 0 {
 		return alone(p), nil
 	}
 	ar := &allReduce{Args: a, size: uint64(a.Type.Size())}
 	ar.bound = shards(a.Count, a.Ranks, ar.size)
-	// With two ranks the first fold is the last: there are no partial results.
-	ar.wide = p.Partial() != a.Type && a.Ranks > 2
-	ar.partial = uint64(p.Partial().Size())
+	return ar.plan(p)
+}
 
-	chunk, slots, err := fit(a.Chunk, a.Slots, ar.bound[1]*ar.size, a.HostBudget, a.ScratchBudget, func(chunk uint64, slots int) need {
-		l := ar.layout(chunk, slots)
+// RingReduceScatter plans a reduce_scatter as the first half of RingAllReduce:
+// In has Ranks*Count elements, rank r's Out becomes the fold of all ranks' r-th
+// shards, in the order r+1, r+2, ..., r. In place, Out is the rank's own shard of
+// In. Algorithm "ring", or "ring_zero_copy".
+func RingReduceScatter(a Args) (*Plan, error) {
+	if err := a.check(); err != nil {
+		return nil, err
+	}
+	name := "ring"
+	if a.ZeroCopy {
+		name = "ring_zero_copy"
+	}
+	p := a.plan("reduce_scatter", name)
+	p.Reduction = a.Op
+	if a.Ranks == 1 || a.Count == 0 {
+		return alone(p), nil
+	}
+	ar := &allReduce{Args: a, scatter: true, size: uint64(a.Type.Size()), bound: make([]uint64, a.Ranks+1)}
+	for r := range ar.bound {
+		ar.bound[r] = a.Count * uint64(r)
+	}
+	return ar.plan(p)
+}
+
+func (a *allReduce) plan(p *Plan) (*Plan, error) {
+	// With two ranks the first fold is the last: there are no partial results.
+	a.wide = p.Partial() != a.Type && a.Ranks > 2
+	a.partial = uint64(p.Partial().Size())
+	a.hold = a.wide || a.scatter && a.Ranks > 2
+
+	longest := a.bound[1] * a.size
+	chunk, slots, err := fit(a.chunk(longest), a.Slots, longest, a.HostBudget, a.ScratchBudget, func(chunk uint64, slots int) need {
+		l := a.layout(chunk, slots)
 		return need{host: l.slot * uint64(l.slots), scratch: l.scratch, steps: 3 * l.rounds * uint64(a.Ranks)}
 	})
 	if err != nil {
 		return nil, err
 	}
-	l := ar.layout(chunk, slots)
+	l := a.layout(chunk, slots)
 	p.give(l.slot, l.slots, l.slot, l.scratch)
-	return ar.write(p, l), nil
+	return a.write(p, l), nil
 }
 
 func (a *allReduce) write(p *Plan, l layout) *Plan {
@@ -222,6 +301,9 @@ func (a *allReduce) write(p *Plan, l layout) *Plan {
 			for at := lo; at < hi; at += l.fold {
 				rounds = append(rounds, round{false, k, at, min(at+l.fold, hi)})
 			}
+		}
+		if a.scatter {
+			continue
 		}
 		for k := range n - 1 {
 			for at := lo; at < hi; at += l.gather {
@@ -235,14 +317,22 @@ func (a *allReduce) write(p *Plan, l layout) *Plan {
 	own := func(space Space, rank, shard int, t round) Span {
 		lo := min(a.bound[shard]+t.lo, a.bound[shard+1])
 		hi := min(a.bound[shard]+t.hi, a.bound[shard+1])
-		return Span{Space: space, Rank: rank, Off: lo * a.size, Len: (hi - lo) * a.size}
+		s := Span{Space: space, Rank: rank, Off: lo * a.size, Len: (hi - lo) * a.size}
+		if a.scatter && space == Out {
+			s.Off -= a.bound[shard] * a.size
+		}
+		return s
 	}
 	// held is where a rank keeps the partial result of the piece. The ring
 	// step does not matter: it has sent the former one when it folds the next.
 	held := func(rank, shard int, t round) Span {
 		s := own(Out, rank, shard, t)
-		if a.wide {
-			s = Span{Space: Scratch, Rank: rank, Off: l.in + t.lo%l.pass*a.partial, Len: s.Len / a.size * a.partial, Wide: true}
+		if a.hold {
+			width := a.size
+			if a.wide {
+				width = a.partial
+			}
+			s = Span{Space: Scratch, Rank: rank, Off: l.in + t.lo%l.pass*width, Len: s.Len / a.size * width, Wide: a.wide}
 		}
 		return s
 	}
@@ -315,7 +405,7 @@ func (a *Args) pieces(p *Plan, trips uint64, stepsAPiece uint64) error {
 		pieces = ceilDiv(bytes, piece)
 		return piece, pieces, int(min(uint64(slots), pieces*trips))
 	}
-	chunk, slots, err := fit(a.Chunk, a.Slots, bytes, a.HostBudget, 0, func(chunk uint64, slots int) need {
+	chunk, slots, err := fit(a.chunk(bytes), a.Slots, bytes, a.HostBudget, 0, func(chunk uint64, slots int) need {
 		piece, pieces, used := shape(chunk, slots)
 		return need{host: piece * uint64(used), steps: pieces * stepsAPiece * uint64(a.Ranks)}
 	})
@@ -334,7 +424,7 @@ func RingAllGather(a Args) (*Plan, error) {
 	if err := a.check(); err != nil {
 		return nil, err
 	}
-	p := a.plan("all_gather", "ring", a.Ranks)
+	p := a.plan("all_gather", "ring")
 	if a.Ranks == 1 || a.Count == 0 {
 		return alone(p), nil
 	}

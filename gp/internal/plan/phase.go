@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+// joinFrom is the ranks from which a Join takes fewer driver calls than N*(N-1)
+// waits do: N records and waits, and one record and N waits more.
+const joinFrom = 4
+
+// phases is an operation in which all ranks exchange with all, written out as
+// what each rank does with each segment. Each function adds the steps of segment
+// t and rank r; one that is nil adds none.
+//
+//	write  LaneOut  gives to the others what they need, behind the readers of
+//	                the segment whose slot is used again
+//	read   LaneIn   takes what others gave, behind all writes of the segment
+//	fold   LaneOut  folds what was read, and posts the result if there is a fetch
+//	fetch  LaneIn   takes results, behind all folds of the segment
+//
+// The order is that of a software pipeline: on LaneOut write(t+1) stands before
+// fold(t), on LaneIn read(t+1) before fetch(t). So at any time a rank has one
+// segment to give and one to take, and what waits for the fold of a segment has
+// a whole segment's transfer to wait in.
+//
+// A slot is written again when the fold (without a fold: the read) of its former
+// segment is over on all ranks. A slot of posted results needs no wait of its
+// own if there is one more of them: a rank that folds segment t-1 has behind it
+// read(t-1), and so fetch(t-3).
+type phases struct {
+	segments, slots          int
+	write, read, fold, fetch func(t, r int)
+}
+
+// run adds the steps of all phases.
+func (b *builder) run(ph phases) {
+	n := b.p.Ranks
+	call := func(f func(t, r int), t, r int) {
+		if f != nil && t >= 0 && t < ph.segments {
+			f(t, r)
+		}
+	}
+	after := func(gate []int, f func(t, r int), t, r int) {
+		outer := b.gate
+		b.gate = append(append(b.gate[:0:0], outer...), gate...)
+		call(f, t, r)
+		b.gate = outer
+	}
+	reads, folds := make([][]int, ph.segments), make([][]int, ph.segments)
+	for t := range ph.segments + 1 {
+		var free []int
+		if t < ph.segments && t >= ph.slots {
+			if ph.fetch != nil {
+				free = folds[t-ph.slots]
+			} else {
+				free = b.join(reads[t-ph.slots])
+			}
+		}
+		var wrote, folded []int
+		for r := range n {
+			from := len(b.p.Steps)
+			after(free, ph.write, t, r)
+			wrote = b.lastOf(wrote, from)
+			from = len(b.p.Steps)
+			call(ph.fold, t-1, r)
+			folded = b.lastOf(folded, from)
+		}
+		wrote = b.join(wrote)
+		if t > 0 && ph.fetch != nil {
+			folds[t-1] = b.join(folded)
+			folded = folds[t-1]
+		}
+		var read []int
+		for r := range n {
+			from := len(b.p.Steps)
+			after(wrote, ph.read, t, r)
+			read = b.lastOf(read, from)
+			after(folded, ph.fetch, t-1, r)
+		}
+		if t < ph.segments {
+			reads[t] = read
+		}
+	}
+}
+
+// lastOf appends the step that was added last, if one was added since from.
+func (b *builder) lastOf(list []int, from int) []int {
+	if len(b.p.Steps) > from {
+		list = append(list, len(b.p.Steps)-1)
+	}
+	return list
+}
+
+// join adds a Join behind the steps and returns it as a gate. Of few ranks it
+// returns none: the builder finds what each step must wait for.
+func (b *builder) join(steps []int) []int {
+	if b.p.Ranks < joinFrom || len(steps) == 0 {
+		return nil
+	}
+	return []int{b.add(Step{Kind: Join, Lane: LaneJoin, After: steps})}
+}
+
+// end adds a last Join behind all that the lanes do, if there are joins, so that
+// whoever uses the regions next has one event to wait for.
+func (b *builder) end() {
+	joins := false
+	last := make([]int, b.p.Ranks*Lanes)
+	for i := range b.p.Steps {
+		joins = joins || b.p.Steps[i].Lane == LaneJoin
+		last[b.lane(i)] = i + 1
+	}
+	if joins {
+		b.joinAll(last)
+	}
+}
+
+// joinAll adds a Join behind the last steps, plus one, of all lanes.
+func (b *builder) joinAll(last []int) int {
+	var after []int
+	for _, i := range last {
+		if i > 0 {
+			after = append(after, i-1)
+		}
+	}
+	return b.add(Step{Kind: Join, Lane: LaneJoin, After: after})
+}
