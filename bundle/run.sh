@@ -3,8 +3,9 @@
 #
 # Runs the bundle it lies in: run.sh OUT. Needs bash, coreutils, grep and gzip.
 #
-# The command's selftest with cold and with warm caches, every test binary, and
-# the call benchmarks. Leaves at most eight files in OUT:
+# The command's selftest with cold and with warm caches, every test binary, the
+# call benchmarks, and the command's own: links, copies, and copies in turn with
+# the peers in C++ and PyTorch where nvcc and torch are there. Leaves at most eight files in OUT:
 #
 #   summary.txt          what failed first, then what ran
 #   tests.log[.gz]       the test binaries' and the selftests' output
@@ -13,16 +14,19 @@
 #   measured.json        the record to keep: machine, date, commit, command, how
 #                        each package ended, what was skipped and why, the
 #                        benchmarks, the selftest with warm caches, the probe's
-#                        report, and what the measuring tests wrote, by file name
+#                        report, the command's benchmarks, and what the measuring
+#                        tests wrote, by file name
 #   probe-facts.json     what the probe read, serial numbers and UUIDs masked
 #   skipped.txt          each skipped test with its reason
-#   bench.txt            benchmarks of the driver calls
+#   bench.txt            benchmarks of the driver calls, and the command's as text
 #
 # Exit 1 if anything failed. What may be set:
 #
 #   GP_BUNDLE_LIMIT    seconds a test binary may take (default 150)
 #   GP_BUNDLE_BYTES    --bytes of the selftest (default 64MiB)
-#   GP_BUNDLE_ONLY     only packages whose folder matches this bash pattern
+#   GP_BUNDLE_ONLY     only packages whose folder matches this bash pattern; the
+#                      command's benchmarks are bench/link, bench/copy, bench/peers
+#   GP_BUNDLE_TIME     seconds after which one of those stops (default 60)
 #   GP_BUNDLE_BENCH    packages whose benchmarks run (default "cuda internal/libcuda")
 set -uo pipefail
 export LC_ALL=C
@@ -38,6 +42,7 @@ limit=${GP_BUNDLE_LIMIT:-150}
 bytes=${GP_BUNDLE_BYTES:-64MiB}
 only=${GP_BUNDLE_ONLY:-*}
 bench=${GP_BUNDLE_BENCH-cuda internal/libcuda}
+bench_time=${GP_BUNDLE_TIME:-60}
 
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
@@ -156,6 +161,51 @@ for pkg in $bench; do
     say "$(printf 'bench %-27s exit %d  %4d s' "$pkg" "$rc" $(($(now) - at)))"
 done
 
+# The command's own benchmarks: as text to bench.txt, as JSON to the record.
+command_bench() { # kind, then the arguments
+    local kind=$1 at rc
+    shift
+    at=$(now)
+    timeout -k 10 $((bench_time + limit)) "$here/gp" bench "$kind" --time "${bench_time}s" --save "$tmp/bench-$kind.json" "$@" >"$tmp/one.log" 2>&1
+    rc=$?
+    {
+        echo "##### gp bench $kind (exit $rc)"
+        cat "$tmp/one.log"
+    } >>"$out/bench.txt"
+    ((rc == 0)) || failed+=("gp bench $kind: exit $rc: $(tail -n 1 "$tmp/one.log")")
+    say "$(printf 'bench %-27s exit %d  %4d s' "$kind" "$rc" $(($(now) - at)))"
+}
+
+# The peers that this host can run, as arguments of gp bench peers.
+peers=()
+find_peers() {
+    local nvcc src=$here/tree/bench/peers
+    nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc || true)
+    if [[ -z $nvcc ]]; then
+        echo "bench/peers staged_copy.cu: no nvcc here" >>"$out/skipped.txt"
+    elif timeout -k 10 60 "$nvcc" -O2 -std=c++17 -o "$tmp/staged_copy" "$src/staged_copy.cu" -lcuda >"$tmp/one.log" 2>&1; then
+        peers+=(--peer "$tmp/staged_copy")
+    else
+        failed+=("nvcc bench/peers/staged_copy.cu: $(tail -n 1 "$tmp/one.log")")
+        cat "$tmp/one.log" >>"$log"
+    fi
+    if timeout -k 10 60 python3 -c 'import torch; raise SystemExit(not torch.cuda.is_available())' >/dev/null 2>&1; then
+        peers+=(--peer "python3 $src/staged_copy.py")
+    else
+        echo "bench/peers staged_copy.py: no python3 with torch that sees a GPU here" >>"$out/skipped.txt"
+    fi
+}
+
+# shellcheck disable=SC2053 # a pattern is meant
+{
+    [[ bench/link != $only ]] || command_bench link
+    [[ bench/copy != $only ]] || command_bench copy --sweep
+    if [[ bench/peers == $only ]]; then
+        find_peers
+        ((${#peers[@]} == 0)) || command_bench peers "${peers[@]}"
+    fi
+}
+
 # The probe's exit code says what it judged; only a broken driver is a failure
 # here, and the selftest would have met it.
 at=$(now)
@@ -193,7 +243,7 @@ driver() { timeout 30 nvidia-smi --query-gpu=driver_version --format=csv,noheade
     printf '"runs": %s,\n' "$(printf '%s\n' "${lines[@]}" | json_lines)"
     printf '"skipped": %s,\n' "$(json_lines <"$out/skipped.txt")"
     printf '"benchmarks": %s,\n' "$(grep ^Benchmark "$out/bench.txt" | json_lines)"
-    for name in selftest-warm probe; do
+    for name in selftest-warm probe bench-link bench-copy bench-peers; do
         f=$tmp/$name.json
         printf '"%s": ' "$name"
         if [[ -s $f ]]; then cat "$f"; else echo null; fi

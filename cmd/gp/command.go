@@ -37,16 +37,17 @@ type environment struct {
 // A command is a subcommand.
 type command struct {
 	name     string
-	synopsis string // one line for the list
-	usage    string // the arguments, behind "gp "
-	text     string // help: a paragraph or two
-	operands bool   // it takes arguments that are no flags
+	synopsis string     // one line for the list
+	usage    string     // the arguments, behind "gp "
+	text     string     // help: a paragraph or two
+	operands bool       // it takes arguments that are no flags
+	kinds    []*command // its own subcommands: the first argument names one
 	// setup declares the flags and returns what runs once they are parsed.
 	setup func(*flag.FlagSet) func(context.Context, *environment) error
 }
 
 // commands in the order in which help lists them.
-var commands = []*command{selftestCommand, probeCommand, simCommand}
+var commands = []*command{selftestCommand, probeCommand, benchCommand, simCommand}
 
 // usageError is a call that cannot be right: exit 2.
 type usageError struct{ error }
@@ -85,6 +86,11 @@ func (e *environment) dispatch(ctx context.Context, args []string) int {
 	c := find(name)
 	if c == nil {
 		return e.unknown(name)
+	}
+	if len(args) > 0 {
+		if k := c.kind(args[0]); k != nil {
+			c, args = k, args[1:]
+		}
 	}
 
 	fl := flag.NewFlagSet(c.name, flag.ContinueOnError)
@@ -131,6 +137,16 @@ func find(name string) *command {
 	return nil
 }
 
+// kind is the subcommand of c's own that a word names.
+func (c *command) kind(word string) *command {
+	for _, k := range c.kinds {
+		if k.name == c.name+" "+word {
+			return k
+		}
+	}
+	return nil
+}
+
 func (e *environment) help(args []string) int {
 	if len(args) == 0 {
 		e.list(e.stdout)
@@ -139,6 +155,11 @@ func (e *environment) help(args []string) int {
 	c := find(args[0])
 	if c == nil {
 		return e.unknown(args[0])
+	}
+	if len(args) > 1 {
+		if k := c.kind(args[1]); k != nil {
+			c = k
+		}
 	}
 	fl := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	c.setup(fl)
@@ -161,7 +182,14 @@ func (e *environment) list(w io.Writer) {
 }
 
 func (c *command) help(w io.Writer, fl *flag.FlagSet) {
-	fmt.Fprintf(w, "usage: gp %s\n\n%s\n\nFlags:\n", c.usage, c.text)
+	fmt.Fprintf(w, "usage: gp %s\n\n%s\n\n", c.usage, c.text)
+	if len(c.kinds) > 0 {
+		for _, k := range c.kinds {
+			fmt.Fprintf(w, "  %-12s %s\n", k.name, k.synopsis)
+		}
+		return
+	}
+	fmt.Fprint(w, "Flags:\n")
 	fl.SetOutput(w)
 	fl.PrintDefaults()
 }
