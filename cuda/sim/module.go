@@ -31,6 +31,8 @@ type Kernel struct {
 	// watches for races. If it is nil, what Run asks the Memory for counts as
 	// written, from when it runs.
 	Touches func(params []byte) []Touch
+
+	coop func(params []byte) kernel.Coop // of those that ship and wait for each other
 }
 
 // A Touch is bytes that a kernel reads, or may also write.
@@ -59,6 +61,9 @@ func findKernel(entry string) (Kernel, bool) {
 	kernelsMu.RUnlock()
 	if ok {
 		return k, true
+	}
+	if c, ok := kernel.CoopTwin(entry); ok {
+		return Kernel{coop: c}, true
 	}
 	run, ok := kernel.Twin(entry)
 	return Kernel{Run: run, Touches: func(params []byte) []Touch { return touches(entry, params) }}, ok
@@ -315,6 +320,9 @@ func (s seam) LaunchKernel(h api.Function, l *api.Launch) api.Code {
 	params := bytes.Clone(l.Params)
 	g := st.ctx.g
 	w := work{latency: g.spec.Launch.us()}
+	if f.k.coop != nil {
+		return m.launch(st, f, l, params, w)
+	}
 	m.cost(&w, g, f, params)
 	v := view{m: m, g: g}
 	m.enqueue(st, &node{work: w, run: func() api.Code { return fault(f.k.Run(params, v)) }})

@@ -3,9 +3,11 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
 // queueLimit is the commands that a stream holds before enqueueing blocks, as
@@ -23,8 +25,9 @@ type node struct {
 	s    *stream
 	deps []*node // earlier commands that must precede this one
 
-	run func() api.Code // what it does to bytes; nil for nothing
-	ran bool
+	run    func() api.Code // what it does to bytes; nil for nothing
+	member *member         // of a kernel that waits for others, in place of run
+	ran    bool
 
 	work       work
 	next       []*node // those that wait for its end
@@ -103,8 +106,15 @@ func (m *Machine) until(n *node) {
 	for m.stalled(n) {
 		m.opened.Wait()
 	}
-	m.line.until(n)
+	for m.look(); !m.line.until(n); m.look() {
+		m.giveWay()
+	}
 	m.clock = max(m.clock, n.end)
+	m.flush(n)
+}
+
+// flush runs the bytes of a command that has ended in time.
+func (m *Machine) flush(n *node) {
 	for !n.ran {
 		m.step()
 	}
@@ -115,7 +125,7 @@ func (m *Machine) done(n *node) bool {
 	if n == nil {
 		return true
 	}
-	m.line.advance(m.clock)
+	m.advance()
 	if !n.ended || n.end > m.clock {
 		// Some of what is still running may already have done its work.
 		for range m.rng.IntN(4) {
@@ -123,9 +133,7 @@ func (m *Machine) done(n *node) bool {
 		}
 		return false
 	}
-	for !n.ran {
-		m.step()
-	}
+	m.flush(n)
 	return true
 }
 
@@ -133,36 +141,62 @@ func (m *Machine) done(n *node) bool {
 // in the stream that has the highest priority. Priorities are drawn from the
 // seed, and drawn again now and then, so that one stream may get far ahead of
 // another, which choosing evenly would hardly ever do.
+//
+// A kernel that waits for others runs in steps, between which others have their
+// turns. Where nothing goes on but such kernels that have met nothing they wait
+// for, their memory is not what they left there, and one gives up.
 func (m *Machine) step() {
-	var pick *stream
-	at := 0
-	for i, s := range m.active {
-		if (pick == nil || s.priority > pick.priority) && s.pending[0].free() {
-			pick, at = s, i
+	var pick, stuck *stream
+	for _, s := range m.active {
+		n := s.pending[0]
+		switch {
+		case pick != nil && s.priority <= pick.priority, !n.free():
+		case m.stuck(n):
+			stuck = s
+		default:
+			pick = s
 		}
+	}
+	if pick == nil && stuck != nil {
+		pick = stuck
+		pick.pending[0].member.gaveUp = kernel.StatusTimedOut
 	}
 	if pick == nil {
 		return
 	}
 	n := pick.pending[0]
-	pick.pending[0] = nil
-	pick.pending = pick.pending[1:]
-	if len(pick.pending) == 0 {
-		m.active = append(m.active[:at], m.active[at+1:]...)
-	}
 	if m.rng.IntN(4) == 0 {
 		pick.priority = m.rng.Uint32()
 	}
-	if n.run != nil && pick.ctx.fault == api.Success {
-		if c := n.run(); c != api.Success {
-			pick.ctx.fault = c
+	code := api.Success
+	switch {
+	case pick.ctx.fault != api.Success:
+	case n.member != nil:
+		var ended bool
+		if ended, code = m.tryStep(n.member); !ended {
+			return
 		}
+	case n.run != nil:
+		code = n.run()
+	}
+	if code != api.Success {
+		pick.ctx.fault = code
+	}
+	m.line.gangs.stamp++
+	pick.pending[0] = nil
+	pick.pending = pick.pending[1:]
+	if len(pick.pending) == 0 {
+		m.active = slices.DeleteFunc(m.active, func(s *stream) bool { return s == pick })
 	}
 	n.ran, n.run, n.deps = true, nil, nil
 }
 
-// free tells whether a command's bytes may run.
+// free tells whether a command's bytes may run. How a kernel that waits for
+// others ends is for time to say first.
 func (n *node) free() bool {
+	if n.member != nil && !n.member.decided {
+		return false
+	}
 	for _, d := range n.deps {
 		if !d.ran {
 			return false

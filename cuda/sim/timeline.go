@@ -6,6 +6,8 @@ import (
 	"container/heap"
 	"math"
 	"time"
+
+	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
 // A timeline knows when work starts and ends in virtual time. It says nothing
@@ -23,6 +25,7 @@ type timeline struct {
 	marks marks
 	flows []*node
 	seq   uint64
+	gangs gangs
 }
 
 // A link carries bytes.
@@ -67,14 +70,23 @@ func (w *work) load(l *link, bytes float64) {
 	w.loads = append(w.loads, load{l, bytes})
 }
 
-// A mark is a point in time at which a node goes on: it becomes ready, or its
-// latency is over.
+// A mark is a point in time at which a node goes on, and why it does.
 type mark struct {
-	at    time.Duration
-	seq   uint64
-	n     *node
-	ready bool
+	at   time.Duration
+	seq  uint64
+	n    *node
+	why  reason
+	code kernel.StatusCode // of an expiry
 }
+
+type reason uint8
+
+const (
+	ready  reason = iota // what it depends on has ended
+	poured               // its latency is over
+	over                 // of a kernel that waited for others: it ends
+	expiry               // likewise: it gives up, if it still waits
+)
 
 type marks []mark
 
@@ -92,9 +104,12 @@ func (m *marks) Pop() any {
 	return x
 }
 
-func (t *timeline) mark(at time.Duration, n *node, ready bool) {
+func (t *timeline) mark(at time.Duration, n *node, why reason) { t.push(mark{at: at, n: n, why: why}) }
+
+func (t *timeline) push(m mark) {
 	t.seq++
-	heap.Push(&t.marks, mark{at, t.seq, n, ready})
+	m.seq = t.seq
+	heap.Push(&t.marks, m)
 }
 
 // add takes in a node whose deps are set. It is ready when they have ended, and
@@ -110,7 +125,7 @@ func (t *timeline) add(n *node, now time.Duration) {
 		}
 	}
 	if n.unended == 0 {
-		t.mark(n.ready, n, true)
+		t.mark(n.ready, n, ready)
 	}
 }
 
@@ -128,15 +143,21 @@ func (t *timeline) advance(to time.Duration) {
 	}
 }
 
-// until runs the timeline until n has ended. The host is blocked meanwhile.
-func (t *timeline) until(n *node) {
+// until runs the timeline until n has ended. The host is blocked meanwhile. It
+// stops, and is false, where a kernel is about to give up on one that another
+// thread may be about to launch.
+func (t *timeline) until(n *node) bool {
 	for !n.ended {
 		at, ok := t.peek()
 		if !ok {
 			panic("sim: a node can never end")
 		}
+		if t.impatient() {
+			return false
+		}
 		t.turn(at)
 	}
+	return true
 }
 
 // peek is the time of the next event.
@@ -167,12 +188,20 @@ func (t *timeline) turn(at time.Duration) {
 		}
 		t.flows = append(t.flows[:i], t.flows[i+1:]...)
 		changed = true
+		if f.member != nil {
+			t.flown(f.member, at)
+			continue
+		}
 		t.finish(f, at)
 	}
 	for len(t.marks) > 0 && t.marks[0].at <= at {
 		m := heap.Pop(&t.marks).(mark)
 		switch {
-		case !m.ready:
+		case m.why == expiry:
+			t.expired(m.n.member, at, m.code)
+		case m.why == over:
+			t.finish(m.n, at)
+		case m.why == poured:
 			changed = t.pour(m.n, at) || changed
 		case m.n.work.engine == nil:
 			changed = t.start(m.n, at) || changed
@@ -192,7 +221,7 @@ func (t *timeline) turn(at time.Duration) {
 func (t *timeline) start(n *node, at time.Duration) bool {
 	n.start = at
 	if n.work.latency > 0 {
-		t.mark(at+n.work.latency, n, false)
+		t.mark(at+n.work.latency, n, poured)
 		return false
 	}
 	return t.pour(n, at)
@@ -200,6 +229,11 @@ func (t *timeline) start(n *node, at time.Duration) bool {
 
 // pour begins a node's flow, or ends the node if it moves nothing.
 func (t *timeline) pour(n *node, at time.Duration) bool {
+	if n.member != nil {
+		before := len(t.flows)
+		t.begin(n.member, at)
+		return len(t.flows) > before
+	}
 	if len(n.work.loads) == 0 {
 		t.finish(n, at)
 		return false
@@ -215,7 +249,7 @@ func (t *timeline) finish(n *node, at time.Duration) {
 		s.ready = max(s.ready, at)
 		s.unended--
 		if s.unended == 0 {
-			t.mark(s.ready, s, true)
+			t.mark(s.ready, s, ready)
 		}
 	}
 	n.next = nil
@@ -227,7 +261,7 @@ func (t *timeline) finish(n *node, at time.Duration) {
 			e.queue = e.queue[1:]
 			e.busy = true
 			next.start = at
-			t.mark(at+next.work.latency, next, false)
+			t.mark(at+next.work.latency, next, poured)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
 // Watch makes the machine look for races: two accesses to the same bytes of
@@ -31,6 +32,11 @@ import (
 // copies and where HostRead and HostWrite declare it. Nor is the access of a
 // kernel that RegisterKernel made known without Touches, before it runs; it is
 // taken for a write then.
+//
+// Of kernels that wait for each other, each writes its own area from when it has
+// begun and reads the others' from when all have; what follows one is behind the
+// begin of all. For this to be seen, all ranks' launches of one exchange must
+// come before any launch of the next over the same areas.
 func Watch() Option { return func(o *options) { o.watch = true } }
 
 // WatchThreads is Watch with each OS thread as a host of its own: what one has
@@ -111,7 +117,8 @@ func (c clock) at(actor int) uint32 {
 type watch struct {
 	threads bool
 	actors  int
-	hosts   map[uint64]*caller // by thread, or one
+	hosts   map[uint64]*caller                  // by thread, or one
+	orders  map[[kernel.MaxInputs]uint64]*order // of kernels that wait for each other, by their areas
 }
 
 // caller is a host thread, or all of them.
@@ -124,7 +131,7 @@ func newWatch(o options) *watch {
 	if !o.watch {
 		return nil
 	}
-	return &watch{threads: o.watchThreads, hosts: map[uint64]*caller{}}
+	return &watch{threads: o.watchThreads, hosts: map[uint64]*caller{}, orders: map[[kernel.MaxInputs]uint64]*order{}}
 }
 
 // newActor numbers a stream or a caller.
@@ -172,6 +179,7 @@ func (w *watch) enqueued(s *stream) {
 	case !s.nonBlocking:
 		s.clock.join(c.legacy.clock)
 	}
+	w.expand(&s.clock)
 	s.clock.tick(s.actor)
 }
 
@@ -325,6 +333,7 @@ func (m *Machine) hostTouch(p unsafe.Pointer, n int, write bool) error {
 	m.mu.Lock()
 	if s, c := m.hostSpan(p, uint64(max(n, 0))); c == api.Success && m.watch != nil {
 		h := m.watch.host()
+		m.watch.expand(&h.clock)
 		h.clock.tick(h.actor)
 		m.touched(&toucher{actor: h.actor, clock: slices.Clone(h.clock), op: func() string { return "declared access" }, site: callers()}, s, uint64(max(n, 0)), write)
 	}

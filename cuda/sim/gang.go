@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
+	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
+)
+
+// hop is what it takes from a kernel's store of a flag to host memory until
+// another kernel that polls has seen it: 2.4 us on an H200 over PCIe 5.0. The
+// model has it for all machines.
+const hop = 2400 * time.Nanosecond
+
+// grace is how long, in real time, a thread that waits lets the others launch
+// what is missing before virtual time runs to a kernel's deadline.
+const grace = 2 * time.Millisecond
+
+// longest bounds deadlines, which are any 64-bit number.
+const longest = 1000 * time.Hour
+
+// A gang is the launches of one exchange: kernels that wait for each other.
+//
+// In time, a member begins when its stream lets it. What the members move flows
+// from when the last has begun, and all end together. A member that waits in
+// vain ends at its deadline, or when it sees its abort word; then the gang is
+// broken, and those that come later wait in vain too.
+//
+// In bytes, a member runs when its time is decided: in steps, which wait for
+// what the others' steps leave in memory.
+type gang struct {
+	n       int
+	members []*member
+	begun   int
+	flowing int // that still move bytes
+	broken  bool
+	patient bool // another thread was given the chance to launch what is missing
+
+	order *order // if the machine watches
+	seq   int    // of the order
+}
+
+// A member is one launch.
+type member struct {
+	g    *gang
+	n    *node
+	x    kernel.Exchange
+	t    dtype.Type
+	coop kernel.Coop
+	v    view
+
+	abort   *uint32 // the word in its control page
+	waiting bool    // it has begun and others have not
+	decided bool    // how it ends is known
+	gaveUp  kernel.StatusCode
+	tried   uint64 // the step at which it could not go on
+
+	start clock    // what its launch is ordered behind, its own step included
+	reads *toucher // of the peers' areas
+}
+
+// gangKey is what the launches of one exchange have in common.
+type gangKey struct {
+	entry string
+	grid  [3]uint32       // of another, blocks would wait for blocks that are not there
+	x     kernel.Exchange // without what is the rank's own
+}
+
+// gangs is the kernels that wait for each other.
+type gangs struct {
+	open    map[gangKey]*gang // not all launched
+	waiting []*member
+	looked  time.Duration // when the host's stores to abort words were last looked at
+	gaveUp  func(*node)   // runs the bytes of one that has just given up
+	stamp   uint64        // counts what is done to bytes
+}
+
+// launch enqueues a kernel that waits for its peers.
+func (m *Machine) launch(st *stream, f *function, l *api.Launch, params []byte, w work) api.Code {
+	g := st.ctx.g
+	m.line.gangs.gaveUp = m.flush
+	v := view{m: m, g: g}
+	x, t, ok := kernel.ParseCoop(f.name, params)
+	coop := f.k.coop(params)
+	if !ok {
+		m.enqueue(st, &node{work: w, run: func() api.Code {
+			_, _, err := coop.Step(v)
+			return fault(err)
+		}})
+		return st.ctx.fault
+	}
+	k := &member{n: &node{}, x: x, t: t, coop: coop, v: v, tried: math.MaxUint64}
+	k.n.member = k
+	if s, c := m.device(api.Ptr(x.Control), kernel.ControlBytes); c == api.Success && s.gpu() == nil {
+		k.abort = (*uint32)(unsafe.Pointer(unsafe.SliceData(s.bytes(kernel.ControlBytes)[kernel.AbortWord:])))
+	}
+	m.charges(&w, k)
+	k.n.work = w
+	m.enlist(k, gangKey{entry: f.name, grid: l.Grid})
+	m.enqueue(st, k.n)
+	m.watch.launched(m, st, k, f.name)
+	return st.ctx.fault
+}
+
+// enlist makes a launch a member of its gang.
+func (m *Machine) enlist(k *member, key gangKey) {
+	key.x = k.x
+	key.x.In, key.x.Out, key.x.Rank, key.x.Control, key.x.DeadlineNs = 0, 0, 0, 0, 0
+	all := &m.line.gangs
+	g := all.open[key]
+	if g == nil || slices.ContainsFunc(g.members, func(o *member) bool { return o.x.Rank == k.x.Rank }) {
+		g = &gang{n: int(k.x.N)}
+		if echo(k.x.Kind) {
+			g.n = 1 // the other is the CPU
+		}
+		if all.open == nil {
+			all.open = map[gangKey]*gang{}
+		}
+		all.open[key] = g
+	}
+	k.g = g
+	g.members = append(g.members, k)
+	if len(g.members) == g.n {
+		delete(all.open, key)
+	}
+}
+
+func echo(k kernel.Kind) bool { return k == kernel.EchoWords || k == kernel.EchoBulk }
+
+// charges adds what a member's bytes cost: its own memory, its area over its
+// link up, the peers' areas down.
+func (m *Machine) charges(w *work, k *member) {
+	touch := func(addr, n uint64, write bool) {
+		if a := m.find(api.Ptr(addr)); a != nil && n > 0 {
+			m.touch(w, k.v.g, a.place(), n, write)
+		}
+	}
+	in, out := k.x.Bytes(k.t)
+	touch(k.x.In, in, false)
+	touch(k.x.Out, out, true)
+	up, down := k.x.Traffic(k.t)
+	for i, a := range k.x.Area[:k.x.N] {
+		if uint64(i) == k.x.Rank {
+			touch(a, up, true)
+		} else {
+			touch(a, down, false)
+		}
+	}
+}
+
+// begin is a member's launch latency over: it waits, or it was the last and all
+// go on.
+func (t *timeline) begin(k *member, at time.Duration) {
+	g := k.g
+	if k.n.s.ctx.fault != api.Success {
+		g.broken, k.decided = true, true
+		t.finish(k.n, at)
+		return
+	}
+	g.begun++
+	if g.begun == g.n && !g.broken {
+		g.flowing = g.n
+		for _, o := range g.members {
+			o.waiting, o.decided = false, true
+			if len(o.n.work.loads) == 0 {
+				t.flown(o, at)
+				continue
+			}
+			o.n.left = 1
+			t.flows = append(t.flows, o.n)
+		}
+		t.gangs.waiting = slices.DeleteFunc(t.gangs.waiting, func(o *member) bool { return o.g == g })
+		return
+	}
+	k.waiting = true
+	t.gangs.waiting = append(t.gangs.waiting, k)
+	t.expire(k, at+time.Duration(min(k.x.DeadlineNs, uint64(longest))), kernel.StatusTimedOut)
+	if k.aborted() {
+		t.expire(k, at+kernel.LookNs, kernel.StatusAborted)
+	}
+}
+
+// flown is the end of a member's flow: after the last, all end.
+func (t *timeline) flown(k *member, at time.Duration) {
+	if k.g.flowing--; k.g.flowing > 0 {
+		return
+	}
+	for _, o := range k.g.members {
+		t.push(mark{at: at + time.Duration(k.x.Kind.Rounds())*hop, n: o.n, why: over})
+	}
+}
+
+// expire lets a member give up at a time, if it still waits then.
+func (t *timeline) expire(k *member, at time.Duration, c kernel.StatusCode) {
+	t.push(mark{at: at, n: k.n, why: expiry, code: c})
+}
+
+// expired is that time.
+func (t *timeline) expired(k *member, at time.Duration, c kernel.StatusCode) {
+	if !k.waiting {
+		return
+	}
+	k.waiting, k.decided, k.gaveUp, k.g.broken = false, true, c, true
+	t.gangs.waiting = slices.DeleteFunc(t.gangs.waiting, func(o *member) bool { return o == k })
+	t.finish(k.n, at)
+	t.gangs.gaveUp(k.n)
+}
+
+// aborted reads the abort word, which the host writes when it likes.
+func (k *member) aborted() bool { return k.abort != nil && atomic.LoadUint32(k.abort) != 0 }
+
+// look sees what the host has stored to abort words. All that is known is that
+// it was not before the last look.
+func (m *Machine) look() {
+	t := &m.line
+	for _, k := range t.gangs.waiting {
+		if k.aborted() {
+			began := k.n.start + k.n.work.latency
+			t.expire(k, max(max(began, t.gangs.looked)+kernel.LookNs, t.now), kernel.StatusAborted)
+		}
+	}
+	t.gangs.looked = m.clock
+}
+
+// impatient tells whether the next event is a deadline that another thread can
+// still prevent, and has not been given the time to.
+func (t *timeline) impatient() bool {
+	if len(t.marks) == 0 {
+		return false
+	}
+	next := t.marks[0]
+	if next.why != expiry || next.code != kernel.StatusTimedOut || !next.n.member.waiting {
+		return false
+	}
+	for _, f := range t.flows {
+		if f.eta <= next.at {
+			return false
+		}
+	}
+	g := next.n.member.g
+	if g.patient || g.broken || len(g.members) == g.n {
+		return false
+	}
+	g.patient = true
+	return true
+}
+
+// giveWay lets other threads make their calls, while this one waits.
+func (m *Machine) giveWay() {
+	m.clock = max(m.clock, m.line.now)
+	m.mu.Unlock()
+	time.Sleep(grace)
+	m.mu.Lock()
+}
+
+// advance brings the timeline up to the host's clock.
+func (m *Machine) advance() {
+	m.look()
+	m.line.advance(m.clock)
+}
+
+// tryStep runs a member's bytes as far as they go: false if it is not at its end.
+func (m *Machine) tryStep(k *member) (ended bool, code api.Code) {
+	all := &m.line.gangs
+	done, moved, err := k.coop.Step(k.v)
+	if moved {
+		all.stamp++
+	}
+	if err == nil && !done && k.gaveUp != kernel.StatusNone {
+		done, err = true, k.coop.GiveUp(k.v, k.gaveUp)
+	}
+	if !done && err == nil {
+		k.tried = all.stamp
+		return false, api.Success
+	}
+	all.stamp++
+	return true, fault(err)
+}
+
+// stuck tells whether a stream's next command is a member whose last step found
+// nothing that it waits for, and nothing has been done since.
+func (m *Machine) stuck(n *node) bool {
+	return n.member != nil && n.member.tried == m.line.gangs.stamp
+}
+
+// An order is how the exchanges over the same areas follow each other, for a
+// machine that watches. It is an actor, whose step is the number of an exchange:
+// who knows of it that the exchange has ended on one rank knows that it has begun
+// on all.
+type order struct {
+	actor int
+	joins []clock // by number: all members' starts; nil while one is not launched
+}
+
+// keep is how many exchanges back an order remembers.
+const keep = 1024
+
+// expand adds to a clock what the ends of exchanges in it stand for. The launch
+// that completes an exchange may come after commands that follow another's end,
+// so that this cannot be done when such an end is enqueued.
+func (w *watch) expand(c *clock) {
+	for _, o := range w.orders {
+		for i := min(int(c.at(o.actor)), len(o.joins)) - 1; i >= 0 && i >= len(o.joins)-keep; i-- {
+			if o.joins[i] != nil {
+				c.join(o.joins[i])
+				break
+			}
+		}
+	}
+}
+
+// launched notes what a member does to memory: it writes its area once it has
+// begun, reads and writes its own memory, and reads the others' areas when all
+// have begun. It has two steps of its stream's clock, the begin and the end.
+func (w *watch) launched(m *Machine, st *stream, k *member, name string) {
+	if w == nil {
+		return
+	}
+	g := k.g
+	if g.order == nil {
+		areas := k.x.Area
+		if g.order = w.orders[areas]; g.order == nil {
+			g.order = &order{actor: w.newActor()}
+			w.orders[areas] = g.order
+		}
+		g.order.joins = append(g.order.joins, nil)
+		g.seq = len(g.order.joins)
+	}
+	op := func() string {
+		return fmt.Sprintf("kernel %s (%v, rank %d of %d, epoch %d)", name, k.x.Kind, k.x.Rank, k.x.N, k.x.Epoch)
+	}
+	begin := w.toucher(st, op)
+	k.start = begin.clock
+	st.clock.tick(st.actor)
+	end := *begin
+	end.clock = slices.Clone(begin.clock)
+	end.clock[st.actor]++
+	reads := *begin
+	k.reads = &reads
+	st.clock.raise(g.order.actor, uint32(g.seq))
+
+	touch := func(t *toucher, addr, n uint64, write bool) {
+		if at, c := m.device(api.Ptr(addr), n); c == api.Success {
+			m.touched(t, at, n, write)
+		}
+	}
+	for _, s := range k.x.Touched(k.t) {
+		touch(begin, k.x.Area[k.x.Rank]+s.Off, s.Bytes, true)
+	}
+	in, out := k.x.Bytes(k.t)
+	touch(&end, k.x.In, in, false)
+	touch(&end, k.x.Out, out, true)
+	if len(g.members) < g.n || echo(k.x.Kind) {
+		return
+	}
+	var join clock
+	for _, o := range g.members {
+		join.join(o.start)
+	}
+	g.order.joins[g.seq-1] = join
+	if old := g.seq - 1 - keep; old >= 0 {
+		g.order.joins[old] = nil
+	}
+	for _, o := range g.members {
+		o.reads.clock = slices.Clone(join)
+		w.expand(&o.reads.clock)
+		o.reads.clock[o.reads.actor] = o.start[o.reads.actor] + 1
+		for _, s := range o.x.Touched(o.t) {
+			for i, a := range o.x.Area[:o.x.N] {
+				if uint64(i) != o.x.Rank {
+					touch(o.reads, a+s.Off, s.Bytes, false)
+				}
+			}
+		}
+	}
+}
+
+// raise sets an actor's step, unless the clock knows a later one.
+func (c *clock) raise(actor int, step uint32) {
+	if len(*c) <= actor {
+		*c = append(*c, make(clock, actor+1-len(*c))...)
+	}
+	(*c)[actor] = max((*c)[actor], step)
+}
