@@ -5,6 +5,7 @@ package plan
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
@@ -27,18 +28,25 @@ func small(t testing.TB, f func(al algorithm, p *Plan)) {
 	for _, al := range algorithms {
 		ranks := []int{2, 3, 4}
 		if !thorough {
-			ranks = ranks[:2]
+			ranks = ranks[1:]
 		}
 		al.variants(ranks, func(ranks int, inPlace bool) {
-			for _, ty := range []dtype.Type{dtype.Float32, dtype.BFloat16} {
+			for i, ty := range []dtype.Type{dtype.Float32, dtype.BFloat16} {
+				if (ranks == 3) != (strings.HasPrefix(al.name, "all_reduce") == (i == 1)) && ranks != 2 {
+					continue // one type of each number
+				}
 				size := 96
 				if al.reduces {
 					size = 60 * ranks
 				}
-				p, err := al.make(Args{
-					Ranks: ranks, Count: uint64(size / ty.Size()), Type: ty, Op: dtype.Avg, InPlace: inPlace,
+				a := Args{
+					Ranks: ranks, Count: uint64(size / ty.Size()), Type: ty, Op: dtype.Avg, InPlace: inPlace, Block: i == 0,
 					Chunk: 16, Slots: 2, ScratchBudget: 4 * 16,
-				})
+				}
+				if !strings.Contains(al.name, "ring") {
+					a.Chunk, a.ScratchBudget = max(16, al.fifth(a)), 0
+				}
+				p, err := al.make(a)
 				require.NoError(t, err)
 				require.NoError(t, Check(p))
 				f(al, p)
@@ -48,20 +56,29 @@ func small(t testing.TB, f func(al algorithm, p *Plan)) {
 }
 
 // TestEveryWaitMatters drops each entry of every After by itself. The
-// generators list nothing that the rest implies, so all must be missed.
+// generators list nothing that the rest implies, so all must be missed. But a
+// Join is for all who wait for it: where ranks differ, it may be behind a step
+// that none of them needed.
 func TestEveryWaitMatters(t *testing.T) {
-	dropped := 0
+	dropped, spare := 0, 0
 	small(t, func(al algorithm, p *Plan) {
 		for i := range p.Steps {
 			for k := range p.Steps[i].After {
 				q := clone(p)
 				q.Steps[i].After = slices.Delete(q.Steps[i].After, k, k+1)
-				require.ErrorContains(t, Check(q), "races with step", "%s: step %d no longer after %d", al.name, i, p.Steps[i].After[k])
+				err := Check(q)
+				if err == nil && p.Steps[i].Lane == LaneJoin && (p.Op == "reduce" || p.Algorithm == "peer") {
+					spare++
+					continue
+				}
+				require.Error(t, err, "%s: step %d no longer after %d", al.name, i, p.Steps[i].After[k])
+				require.Regexp(t, "races with step|not over at the last join|which has no step", err.Error())
 				dropped++
 			}
 		}
 	})
-	require.Greater(t, dropped, 300)
+	require.Greater(t, dropped, 3000)
+	require.Less(t, spare, dropped/100)
 }
 
 // TestSuperfluousWaits adds what is implied already: nothing changes.
@@ -189,9 +206,13 @@ func TestMutants(t *testing.T) {
 		"divide or not":         func(p *Plan, i int) { p.Steps[i].Divisor = p.Ranks - p.Steps[i].Divisor },
 		"another lane":          func(p *Plan, i int) { p.Steps[i].Lane = (p.Steps[i].Lane + 1) % Lanes },
 		"another rank":          func(p *Plan, i int) { p.Steps[i].Rank = (p.Steps[i].Rank + 1) % p.Ranks },
-		"another kind":          func(p *Plan, i int) { p.Steps[i].Kind = 1 + p.Steps[i].Kind%LocalCopy },
+		"another kind":          func(p *Plan, i int) { p.Steps[i].Kind = 1 + p.Steps[i].Kind%Join },
+		"rows further apart":    func(p *Plan, i int) { span(&p.Steps[i]).Pitch += 16 },
+		"a row less":            func(p *Plan, i int) { span(&p.Steps[i]).Rows-- },
+		"across or not":         func(p *Plan, i int) { s := span(&p.Steps[i]); s.Across = !s.Across },
+		"another buffer":        func(p *Plan, i int) { span(&p.Steps[i]).Buffer++ },
 		"sources reversed":      func(p *Plan, i int) { slices.Reverse(p.Steps[i].Src) },
-		"a source twice":        func(p *Plan, i int) { s := &p.Steps[i]; s.Src = append(s.Src, s.Src[len(s.Src)-1]) },
+		"a source twice":        func(p *Plan, i int) { s := &p.Steps[i]; s.Src = append(s.Src, *span(s)) },
 		"follow itself":         func(p *Plan, i int) { p.Steps[i].After = append(p.Steps[i].After, i) },
 		"no wait":               func(p *Plan, i int) { p.Steps[i].After = nil },
 		"swap with the next": func(p *Plan, i int) {

@@ -296,7 +296,8 @@ func (d *direct) reduce() *Plan {
 	ph := phases{segments: len(d.segments), slots: d.slots, write: d.write}
 	switch {
 	case d.Peer:
-		d.b.open()
+		// The shards of a reduce by two are all the root's.
+		d.b.open(func(r int) bool { return d.p.Op != "reduce" || d.results || r == d.Root })
 		ph.read = d.foldAndSend
 	case d.posts > 0:
 		ph.read = d.read
@@ -430,7 +431,7 @@ func DirectAllToAll(a Args) (*Plan, error) {
 	}
 	if a.Peer {
 		b := newBuilder(p, 0, 1)
-		b.open()
+		b.open(anyRank)
 		for r := range n {
 			d.others(r, func(q int) {
 				b.send(LaneOut, Span{Space: Out, Rank: q, Off: uint64(r) * shard, Len: shard}, Span{Space: In, Rank: r, Off: uint64(q) * shard, Len: shard})
@@ -466,7 +467,7 @@ func DirectAllGather(a Args) (*Plan, error) {
 	n, bytes := a.Ranks, p.InBytes[0]
 	if a.Peer {
 		b := newBuilder(p, 0, 1)
-		b.open()
+		b.open(anyRank)
 		for r := range n {
 			d.others(r, func(q int) {
 				b.send(LaneOut, Span{Space: Out, Rank: q, Off: uint64(r) * bytes, Len: bytes}, Span{Space: In, Rank: r, Len: bytes})

@@ -2,26 +2,48 @@
 
 package plan
 
-// open begins a plan in which ranks write each other's memory: every rank's
-// stream must have come to the operation before any does.
-func (b *builder) open() {
-	after := make([]int, b.p.Ranks)
-	for r := range after {
-		after[r] = b.add(Step{Kind: Join, Rank: r, Lane: LaneOut})
+// open begins a plan in which ranks write each other's memory: the streams of
+// those that are written must have come to the operation before any does.
+func (b *builder) open(written func(r int) bool) {
+	var after []int
+	for r := range b.p.Ranks {
+		if written(r) {
+			after = append(after, b.add(Step{Kind: Join, Rank: r, Lane: LaneOut}))
+		}
 	}
 	b.gate = []int{b.add(Step{Kind: Join, Lane: LaneJoin, After: after})}
 }
 
-// close ends such a plan, and returns it: every rank's stream goes on when all
-// have written.
+// anyRank is every rank.
+func anyRank(int) bool { return true }
+
+// close ends such a plan, and returns it: a rank that was written behind its
+// own last step goes on when all is over.
 func (b *builder) close() *Plan {
-	last := make([]int, b.p.Ranks*Lanes)
+	c := newClocks(b.p)
+	last := make([]int, c.lanes)
 	for i := range b.p.Steps {
 		last[b.lane(i)] = i + 1
 	}
+	over := func(i, r int) bool {
+		for q := r * Lanes; q < r*Lanes+int(LaneJoin); q++ {
+			if last[q] > 0 && c.before(i, last[q]-1) {
+				return true
+			}
+		}
+		return false
+	}
+	late := make([]bool, b.p.Ranks)
+	for i := range b.p.Steps {
+		if s := &b.p.Steps[i]; s.Kind == PeerCopy && !late[s.Dst.Rank] {
+			late[s.Dst.Rank] = !over(i, s.Dst.Rank)
+		}
+	}
 	b.gate = []int{b.joinAll(last)}
 	for r := range b.p.Ranks {
-		b.add(Step{Kind: Join, Rank: r, Lane: LaneOut})
+		if late[r] {
+			b.add(Step{Kind: Join, Rank: r, Lane: LaneOut})
+		}
 	}
 	return b.done()
 }
@@ -65,7 +87,7 @@ func (a *Args) chain(p *Plan, own func(*builder)) (*Plan, error) {
 	}
 	p.Chunk = shape(chunk)
 	b := newBuilder(p, 0, 1)
-	b.open()
+	b.open(func(r int) bool { return r != root })
 	lo := uint64(0)
 	for _, length := range cut(bytes, p.Chunk, quantum, false) {
 		from := Span{Space: In, Rank: root, Off: lo, Len: length}
