@@ -198,7 +198,7 @@ func (c *copyBench) plan() error {
 	}
 	return c.fit(func(most uint64) benchNeed {
 		n, bare := c.span(most), c.ceilingSize(most)
-		need := benchNeed{device: map[int]uint64{}, host: n + waySkew + checkBytes + 2*gp.DefaultPinnedBytes}
+		need := benchNeed{device: map[int]uint64{}, host: n + waySkew + min(checkBytes, n) + 2*gp.DefaultPinnedBytes}
 		for _, g := range c.pair {
 			need.device[g] += 2 * n
 		}
@@ -296,7 +296,7 @@ func (c *copyBench) openPorts(n int) (err error) {
 			c.ports[1] = c.ports[0]
 			break
 		}
-		if c.ports[i], err = c.rig.newPort(g, gpuNode(c.host.FS(), c.devices[g]), n, nil); err != nil {
+		if c.ports[i], err = c.rig.newPort(g, c.rig.nodeOf(g), n, nil); err != nil {
 			return err
 		}
 	}
@@ -564,6 +564,12 @@ func (c *copyBench) sample(ctx context.Context, s *series, ways int, one func(ct
 		first = 0
 	}
 	c.at[s.row.Bytes] = first + count
+	if c.beside > 0 {
+		// Another program had the GPU before: the first copy pays for that.
+		if _, _, err := one(ctx, first*n, n); err != nil {
+			return err
+		}
+	}
 	for w := range ways {
 		d := c.dst[w]
 		if err := d.Stream().MemsetD8(d.Ptr()+cuda.Ptr(first*n), poisonByte, count*n); err != nil {

@@ -29,6 +29,7 @@ type gate struct {
 const (
 	gateCommands = 400 // most commands on a stream, those of the gate included
 	gateMemsets  = 200 // its own deadline: most memsets
+	maxHold      = 5 * time.Millisecond
 )
 
 // newGate makes a gate on a GPU, with bytes of its memory.
@@ -79,7 +80,8 @@ func newGate(b *bench, cc *cuda.Context, bytes int) (g *gate, err error) {
 // commands a stream are no case for a gate.
 func (g *gate) shut(commands int) (bool, error) {
 	n := int((g.hold + time.Duration(commands)*perCommand) / g.each)
-	if n = max(n, 1); n > gateMemsets || commands+n > gateCommands {
+	n = min(max(n, 1), gateMemsets, gateCommands-commands)
+	if n < 1 {
 		return false, nil
 	}
 	for range n {
@@ -98,7 +100,7 @@ const perCommand = 5 * time.Microsecond
 func (g *gate) held() (bool, error) {
 	opened, err := g.open.Query()
 	if opened {
-		g.hold *= 2
+		g.hold = min(2*g.hold, maxHold)
 	}
 	return !opened, err
 }

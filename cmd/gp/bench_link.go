@@ -149,14 +149,19 @@ func (l *linkBench) prepare(context.Context) (all []*series, err error) {
 	l.rig.want = l.data(n)
 	l.near, l.far = map[int]*port{}, map[int]*port{}
 	for _, g := range l.ports {
-		near := gpuNode(l.host.FS(), l.devices[g])
+		near := l.rig.nodeOf(g)
 		if l.near[g], err = l.rig.newPort(g, near, int(n), nil); err != nil {
 			return nil, err
 		}
 		if near < 0 || !slices.ContainsFunc(l.cases, func(c *benchCase) bool { return strings.HasSuffix(c.key, ".far") }) {
 			continue
 		}
-		if l.far[g], err = l.rig.newPort(g, farNode(l.host.FS(), near), int(n), l.near[g]); err != nil {
+		far := farNode(l.host.FS(), near)
+		if err := l.rig.prefers(far); err != nil {
+			l.note("no host memory on node %d, the farthest from GPU %d: %v", far, g, err)
+			continue
+		}
+		if l.far[g], err = l.rig.newPort(g, far, int(n), l.near[g]); err != nil {
 			return nil, err
 		}
 	}

@@ -29,6 +29,20 @@ func gpuNode(root fs.FS, d cuda.Device) int {
 	return n
 }
 
+// nodeOf is the node for the host memory of a GPU's port: its own, or -1, with a
+// note, where the process may not choose.
+func (r *rig) nodeOf(gpu int) int {
+	node := gpuNode(r.b.host.FS(), r.b.devices[gpu])
+	if node < 0 {
+		return -1
+	}
+	if err := r.prefers(node); err != nil {
+		r.b.note("host memory of GPU %d is where the driver puts it, not on its node %d: %v", gpu, node, err)
+		return -1
+	}
+	return node
+}
+
 // memoryNodes are the NUMA nodes that have memory; none where the machine does
 // not tell.
 func memoryNodes(root fs.FS) []int {

@@ -85,6 +85,18 @@ func (p *port) openDevice(b *bench, n int) error {
 	return nil
 }
 
+// prefers tells why host memory cannot be had on a node of the machine's.
+func (r *rig) prefers(node int) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	restore, err := r.b.host.PreferNode(node)
+	if err != nil {
+		return err
+	}
+	restore()
+	return nil
+}
+
 // hostAlloc pins host memory on a node: its pages are taken by the calling
 // thread, by that thread's memory policy.
 func (r *rig) hostAlloc(cc *cuda.Context, node, n int) (*cuda.HostMem, error) {
