@@ -178,14 +178,14 @@ func pairComparisons(t testing.TB, name string, peers bool, tables blogTables, u
 		how = "direct"
 	}
 	var out []comparison
-	add := func(title, side, what, unit string, c *pairClass, model func(i, j int) float64, fitted bool, limit, aim float64) {
-		one := comparison{name, what + ", " + c.name + ", " + how, unit, c.median(tables[title][side]), 0, fitted, limit, aim}
+	add := func(title, side, what, unit string, c *pairClass, model func(i, j int) float64, k kind, limit, aim float64) {
+		one := comparison{name, what + ", " + c.name + ", " + how, unit, c.median(tables[title][side]), 0, k, limit, aim}
 		if c.name == "one GPU" {
 			one.what = what + ", " + c.name
 		}
-		for k, pair := range c.pairs {
+		for n, pair := range c.pairs {
 			got := model(pair[0], pair[1])
-			if k > 0 {
+			if n > 0 {
 				require.InEpsilon(t, one.model, got, 0.002, "all pairs of a class are alike: %s, %v", one.what, pair)
 			}
 			one.model = got
@@ -194,16 +194,16 @@ func pairComparisons(t testing.TB, name string, peers bool, tables blogTables, u
 	}
 	for i := range pairClasses {
 		c := &pairClasses[i]
-		add(uni, "gpu", "one way", "GB/s", c, p.oneWay, true, 0.05, 0)
+		add(uni, "gpu", "one way", "GB/s", c, p.oneWay, fitted, 0.05, 0)
 	}
 	for i := range pairClasses[1:] {
 		c := &pairClasses[1+i]
-		add(both, "gpu", "both ways, sum", "GB/s", c, p.bothWays, false, 0, 0.15)
+		add(both, "gpu", "both ways, sum", "GB/s", c, p.bothWays, predicted, 0, 0.15)
 	}
 	for i := range pairClasses[1:] {
 		c := &pairClasses[1+i]
-		add(latency, "gpu", "latency by events", "us", c, func(i, j int) float64 { g, _ := p.latency(i, j); return g }, false, 0, 0)
-		add(latency, "cpu", "latency of the call", "us", c, func(i, j int) float64 { _, x := p.latency(i, j); return x }, false, 0, 0)
+		add(latency, "gpu", "latency by events", "us", c, func(i, j int) float64 { g, _ := p.latency(i, j); return g }, predicted, 0, 0)
+		add(latency, "cpu", "latency of the call", "us", c, func(i, j int) float64 { _, x := p.latency(i, j); return x }, predicted, 0, 0)
 	}
 	return out
 }
@@ -227,11 +227,11 @@ func twoCards(t testing.TB) []comparison {
 	p := newPairTest(t, m, false)
 	gpu, cpu := p.latency(0, 1)
 	return []comparison{
-		{"2x5090", "one way, one GPU", "GB/s", 1541, p.oneWay(0, 0), true, 0.05, 0},
-		{"2x5090", "one way, staged by the driver", "GB/s", 42.5, p.oneWay(0, 1), true, 0.05, 0},
-		{"2x5090", "both ways, sum, staged by the driver", "GB/s", 56.65, p.bothWays(0, 1), false, 0, 0.15},
-		{"2x5090", "latency by events, staged by the driver", "us", 14.4, gpu, true, 0.05, 0},
-		{"2x5090", "latency of the call, staged by the driver", "us", 5.43, cpu, false, 0, 0},
+		{"2x5090", "one way, one GPU", "GB/s", 1541, p.oneWay(0, 0), fitted, 0.05, 0},
+		{"2x5090", "one way, staged by the driver", "GB/s", 42.5, p.oneWay(0, 1), fitted, 0.05, 0},
+		{"2x5090", "both ways, sum, staged by the driver", "GB/s", 56.65, p.bothWays(0, 1), predicted, 0, 0.15},
+		{"2x5090", "latency by events, staged by the driver", "us", 14.4, gpu, fitted, 0.05, 0},
+		{"2x5090", "latency of the call, staged by the driver", "us", 5.43, cpu, predicted, 0, 0},
 	}
 }
 

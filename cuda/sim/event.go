@@ -84,7 +84,8 @@ func (s seam) EventRecord(h api.Event, sh api.Stream) api.Code {
 		}
 		return code
 	}
-	n := &node{work: work{latency: st.ctx.g.spec.Event.us()}}
+	// A record takes its stream no time: the next command does not wait for it.
+	n := &node{}
 	m.enqueue(st, n)
 	e.node, e.captured, e.frontier = n, nil, nil
 	m.watch.recorded(e, st)

@@ -124,10 +124,14 @@ func TestSpecIsChecked(t *testing.T) {
 
 func TestParseSpec(t *testing.T) {
 	for text, why := range map[string]string{
-		``:                                     "EOF",
-		`[]`:                                   "array",
+		``:                                     "line 1, column 1: EOF",
+		`[]`:                                   "line 1, column 1: want an object, not array",
+		"{\n \"name\": \"é\", }":               "line 2, column 15: invalid character '}'",
+		"{\n\t\"name\" \"x\"\n}":               `line 2, column 9: invalid character '"'`,
+		"\n{\"gpus\": [{\r\n":                  "line 3, column 1: unexpected EOF",
+		"{\"name\": \"x\"}\n\n  {}":            "line 3, column 3: there is something behind",
+		"{\"name\": \"x\"}\n]":                 "line 2, column 1: there is something behind",
 		`{"name":"x","gpu":[]}`:                `gpu: unknown field "gpu"`,
-		`{"name":"x"} {}`:                      "behind",
 		`{"name":1}`:                           "name: want a string",
 		`{"base":1}`:                           "base: want",
 		`{"base":"3x4090"}`:                    `no machine "3x4090"`,

@@ -15,6 +15,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 //go:embed machines/*.json
@@ -86,7 +87,7 @@ func Load(name string) (Spec, error) {
 // onto: what all GPUs have in common.
 //
 // A field that is unknown, missing, of the wrong type or out of range is named
-// in the error by its path.
+// in the error by its path; an error of the JSON itself by line and column.
 func ParseSpec(b []byte) (Spec, error) {
 	doc, err := document(b, 0)
 	if err != nil {
@@ -140,10 +141,20 @@ func document(b []byte, depth int) (map[string]any, error) {
 	d.UseNumber() // bytes do not fit a float64
 	var doc map[string]any
 	if err := d.Decode(&doc); err != nil {
-		return nil, err
+		var syntax *json.SyntaxError
+		var typ *json.UnmarshalTypeError
+		switch {
+		case errors.As(err, &syntax):
+			return nil, fmt.Errorf("%s: %w", position(b, syntax.Offset-1), err)
+		case errors.As(err, &typ):
+			return nil, fmt.Errorf("%s: want an object, not %s", position(b, typ.Offset-1), typ.Value)
+		}
+		return nil, fmt.Errorf("%s: %w", position(b, int64(len(b))), err)
 	}
+	behind := d.InputOffset()
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("there is something behind the JSON object")
+		behind += int64(len(b[behind:]) - len(bytes.TrimLeft(b[behind:], " \t\r\n")))
+		return nil, fmt.Errorf("%s: there is something behind the JSON object", position(b, behind))
 	}
 	base, ok := doc["base"]
 	if !ok {
@@ -163,6 +174,14 @@ func document(b []byte, depth int) (map[string]any, error) {
 	}
 	delete(doc, "base")
 	return merge(under, doc), nil
+}
+
+// position is where in a text byte i is, as an editor counts: both from 1 on,
+// columns in characters.
+func position(b []byte, i int64) string {
+	b = b[:min(max(i, 0), int64(len(b)))]
+	start := bytes.LastIndexByte(b, '\n') + 1
+	return fmt.Sprintf("line %d, column %d", bytes.Count(b, []byte("\n"))+1, utf8.RuneCount(b[start:])+1)
 }
 
 // merge puts over onto under. A figure is one thing: its value must not come

@@ -53,7 +53,7 @@ type GPU struct {
 	Duplex      Figure `json:"duplex"`   // both ways at once, as a part of D2H + H2D
 	Memory      Figure `json:"memory"`   // GB/s, reads and writes together
 	PerCopy     Figure `json:"per_copy"` // us that a copy takes beside its bytes
-	Event       Figure `json:"event"`    // us that recording an event, or waiting for one, takes in its stream
+	Event       Figure `json:"event"`    // us that waiting for an event takes in its stream; recording one takes none
 	Launch      Figure `json:"launch"`   // us that a kernel takes beside its bytes
 	// PCI is what /sys shows of the GPU; without it, only where it is.
 	PCI PCI `json:"pci,omitzero"`
@@ -181,7 +181,8 @@ type Figure struct {
 	Unit   string  `json:"unit"`
 	Source string  `json:"source"`
 	// Fitted marks a number that was set so that this very machine's published
-	// or measured figures come out: a free parameter of the model.
+	// or measured figures come out: a free parameter of the model. A number that
+	// one measurement gives by arithmetic alone is a constant.
 	Fitted bool `json:"fitted,omitempty"`
 }
 
