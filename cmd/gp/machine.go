@@ -36,7 +36,7 @@ func (e *environment) selectMachine(sim string) (*machine, error) {
 	if sim != "" {
 		d, done, err := e.openSim(sim)
 		if err != nil {
-			return nil, usageError{err}
+			return nil, simError(sim, err)
 		}
 		return simulated(d, done, sim, "")
 	}
@@ -64,6 +64,16 @@ func (e *environment) selectMachine(sim string) (*machine, error) {
 		return nil, err2
 	}
 	return simulated(d, done, defaultSim, "no NVIDIA GPU here")
+}
+
+// simError is why the simulated machine of a name cannot be had. What is wrong
+// inside a file of the user's own is not mended by a look at the usage.
+func simError(name string, err error) error {
+	var file *fs.PathError
+	if (strings.ContainsAny(name, `/\`) || strings.HasSuffix(name, ".json")) && !errors.As(err, &file) {
+		return codedError{exitUsage, err}
+	}
+	return usageError{err}
 }
 
 // noGPU tells whether an error of cuda.Open says that there is nothing to use:

@@ -154,11 +154,11 @@ func (p *probeRun) collect(ctx context.Context, e *environment) (f *probe.Facts,
 	if p.sim != "" {
 		s, err := sim.Load(p.sim)
 		if err != nil {
-			return nil, nil, nil, usageError{err}
+			return nil, nil, nil, simError(p.sim, err)
 		}
 		library = simNVML(&s)
 		if d, done, err = e.openSim(p.sim); err != nil {
-			return nil, nil, nil, usageError{err}
+			return nil, nil, nil, simError(p.sim, err)
 		}
 	}
 	if f, err = collect(ctx, probe.Options{Driver: d, NVML: library}); err != nil {

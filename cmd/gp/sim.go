@@ -41,7 +41,7 @@ describe a machine of yours, and how far off the model is where it could be comp
 			case len(words) == 2 && words[0] == "show":
 				s, err := sim.Load(words[1])
 				if err != nil {
-					return usageError{err}
+					return simError(words[1], err)
 				}
 				if *asJSON {
 					return writeJSON(e.stdout, &s)
@@ -98,23 +98,30 @@ func showMachine(w io.Writer, s *sim.Spec) error {
 	if s.System.IOMMU != "" {
 		fmt.Fprintf(out, ", IOMMU %s", s.System.IOMMU)
 	}
+	figures := s.Figures()
+	var free []string
+	for _, f := range figures {
+		if f.Fitted {
+			free = append(free, f.Name)
+		}
+	}
+	fmt.Fprintf(out, "\nmodel    %d figures, %d of them free parameters, fitted to this machine's own", len(figures), len(free))
+	if free != nil {
+		fmt.Fprintf(out, ": %s", strings.Join(free, " "))
+	}
 	fmt.Fprint(out, "\n")
 	if err := out.Flush(); err != nil {
 		return err
 	}
 
-	figures := s.Figures()
-	fitted := 0
 	fmt.Fprint(out, "\nfigure\tvalue\tunit\t\tsource\n")
 	for _, f := range figures {
 		mark := ""
 		if f.Fitted {
 			mark = "fitted"
-			fitted++
 		}
 		fmt.Fprintf(out, "%s\t%v\t%s\t%s\t%s\n", f.Name, f.Value, f.Unit, mark, f.Source)
 	}
-	fmt.Fprintf(out, "\n%d figures, %d of them fitted to this machine's own: its free parameters\n", len(figures), fitted)
 	facts := []string{"system: " + s.System.Source, "module: " + s.Module.Source}
 	for _, g := range s.GPUs {
 		if f := "gpus[].pci: " + g.PCI.Source; !slices.Contains(facts, f) {

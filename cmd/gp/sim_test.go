@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,10 +33,17 @@ func TestSimShow(t *testing.T) {
 		require.Empty(t, errs)
 		s, err := sim.Builtin(name)
 		require.NoError(t, err)
+		free, names := 0, ""
 		for _, f := range s.Figures() {
 			require.Contains(t, out, f.Name)
 			require.Contains(t, out, f.Source)
+			if f.Fitted {
+				free++
+				names += " " + f.Name
+			}
 		}
+		require.Contains(t, out, fmt.Sprintf("model    %d figures, %d of them free parameters", len(s.Figures()), free))
+		require.Contains(t, out, names+"\n")
 		require.Contains(t, out, s.About)
 		require.Contains(t, out, s.GPUs[0].PCI.Source)
 
@@ -101,6 +109,18 @@ func TestOwnMachine(t *testing.T) {
 	require.Equal(t, exitUsage, code)
 	require.Empty(t, out)
 	require.Contains(t, errs, "gpus[0].h2d.value: want a number")
+
+	// What is wrong in a file is said, and nothing of how the command is called.
+	broken := machineFile(t, "{\"base\": \"2x4090\",\n  \"name\": mine}")
+	for _, args := range [][]string{{"sim", "show"}, {"selftest", "--sim"}, {"probe", "--sim"}} {
+		for name, why := range map[string]string{file: "gpus[0].h2d.value: want a number", broken: "mine.json: line 2, column 11: invalid character"} {
+			code, out, errs = noHost().run(append(args, name)...)
+			require.Equal(t, exitUsage, code)
+			require.Empty(t, out)
+			require.Contains(t, errs, why)
+			require.NotContains(t, errs, "usage:")
+		}
+	}
 }
 
 func TestProbeOfSimulatedMachines(t *testing.T) {
