@@ -5,29 +5,32 @@ package ptx
 import (
 	"embed"
 	"fmt"
+	"strings"
 
-	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
-//go:embed fold.cu copy.cu
+//go:embed *.cu
 var sources embed.FS
 
 //go:embed embedded/*.ptx
 var embedded embed.FS
 
 // Source is the CUDA C++ of a module and the -D options that choose the module
-// out of it. The source includes nothing.
+// out of it. It is several files joined, and includes nothing.
 func Source(m kernel.Module) (name, text string, defines []string, err error) {
-	name = m.Kernel + ".cu"
-	b, err := sources.ReadFile(name)
-	if err != nil {
+	if len(m.Sources()) == 0 {
 		return "", "", nil, fmt.Errorf("ptx: no kernel %q", m.Kernel)
 	}
-	if m.Type != 0 {
-		defines = []string{"-DGP_TYPE_" + m.Type.Tag()}
+	var b strings.Builder
+	for _, name := range m.Sources() {
+		part, err := sources.ReadFile(name)
+		if err != nil {
+			return "", "", nil, fmt.Errorf("ptx: kernel %q: %w", m.Kernel, err)
+		}
+		b.Write(part)
 	}
-	return name, string(b), defines, nil
+	return m.Kernel + ".cu", b.String(), m.Defines(), nil
 }
 
 // Embedded is the ready PTX of a module: version 7.0, target sm_80.
@@ -40,13 +43,4 @@ func Embedded(m kernel.Module) (string, error) {
 }
 
 // Entries are the entry points of a module.
-func Entries(m kernel.Module) []string {
-	if m.Type == 0 {
-		return []string{kernel.CopyEntry}
-	}
-	var es []string
-	for _, o := range dtype.Ops {
-		es = append(es, kernel.FoldEntry(m.Type, o))
-	}
-	return es
-}
+func Entries(m kernel.Module) []string { return m.Entries() }

@@ -41,7 +41,7 @@ func TestEmbeddedIsOfTheSource(t *testing.T) {
 // NVRTC runs without an include path, and peers' data is never read through
 // the non-coherent path.
 func TestSourceIsPlain(t *testing.T) {
-	for _, m := range []kernel.Module{kernel.CopyModule(), kernel.FoldModule(1)} {
+	for _, m := range kernel.Modules() {
 		name, source, _, err := Source(m)
 		require.NoError(t, err)
 		var code strings.Builder

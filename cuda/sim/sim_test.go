@@ -185,8 +185,11 @@ func TestShippedPTX(t *testing.T) {
 		h, c := r.d.ModuleLoadData(append(b, 0), log)
 		require.Equal(t, api.Success, c, "%s: %s", mod.Name(), log)
 		for _, f := range r.m.modules[h].entry {
-			want := kernel.FoldBytes
-			if mod.Kernel == "copy" {
+			want := kernel.ExchangeBytes
+			switch mod.Kernel {
+			case "fold":
+				want = kernel.FoldBytes
+			case "copy":
 				want = kernel.CopyBytes
 			}
 			require.Equal(t, want, f.params, "%s", f.name)

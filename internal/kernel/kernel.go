@@ -109,8 +109,8 @@ func ParseCopy(b []byte) (c Copy, ok bool) {
 
 // A Module is one compilation unit: one image, one file of embedded PTX.
 type Module struct {
-	Kernel string     // "fold" or "copy"
-	Type   dtype.Type // of a fold; 0 for copy
+	Kernel string     // "fold", "ll", "bulk", "copy", "gather", "handshake", "echo"
+	Type   dtype.Type // of those that reduce; 0 for the others
 }
 
 // Name is the module's name: "fold_f32", "copy".
@@ -121,6 +121,45 @@ func (m Module) Name() string {
 	return m.Kernel + "_" + m.Type.Tag()
 }
 
+// sources are the files that a module's source is joined from.
+var sources = map[string][]string{
+	"copy":      {"copy.cu"},
+	"fold":      {"base.cu", "element.cu", "fold.cu"},
+	"ll":        {"base.cu", "element.cu", "exchange.cu", "unit.cu", "ll.cu"},
+	"bulk":      {"base.cu", "element.cu", "exchange.cu", "unit.cu", "bulk.cu"},
+	"gather":    {"base.cu", "element.cu", "exchange.cu", "unit.cu", "gather.cu"},
+	"handshake": {"base.cu", "exchange.cu", "handshake.cu"},
+	"echo":      {"base.cu", "exchange.cu", "echo.cu"},
+}
+
+// Sources are the files that the module's source is joined from, in order; none
+// for a module that does not ship.
+func (m Module) Sources() []string { return sources[m.Kernel] }
+
+// Defines are the options that choose the module out of its source.
+func (m Module) Defines() []string {
+	t := m.Type
+	if m.Kernel == "gather" {
+		t = dtype.Uint8
+	}
+	if t == 0 {
+		return nil
+	}
+	return []string{"-DGP_TYPE_" + t.Tag()}
+}
+
+// Entries are the module's entry points.
+func (m Module) Entries() []string {
+	if m.Kernel != "fold" {
+		return []string{"gp_" + m.Name()}
+	}
+	var es []string
+	for _, o := range dtype.Ops {
+		es = append(es, FoldEntry(m.Type, o))
+	}
+	return es
+}
+
 // FoldModule is the module that holds all reductions of a type.
 func FoldModule(t dtype.Type) Module { return Module{"fold", t} }
 
@@ -129,9 +168,9 @@ func CopyModule() Module { return Module{Kernel: "copy"} }
 
 // Modules lists every module that ships.
 func Modules() []Module {
-	ms := []Module{CopyModule()}
+	ms := []Module{CopyModule(), ExchangeModule(Gather, 0), ExchangeModule(Handshake, 0), ExchangeModule(EchoWords, 0)}
 	for _, t := range dtype.Types {
-		ms = append(ms, FoldModule(t))
+		ms = append(ms, FoldModule(t), ExchangeModule(OneShot, t), ExchangeModule(TwoShot, t))
 	}
 	return ms
 }

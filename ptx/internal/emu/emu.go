@@ -2,8 +2,9 @@
 
 // Package emu runs the embedded PTX on host memory, instruction by
 // instruction, so that what ships can be compared with the reference where
-// there is no GPU. Threads run one after another: our kernels' threads do not
-// talk to each other. It is a check, not a simulator: nothing of the product
+// there is no GPU. Run runs threads one after another, which suits kernels whose
+// threads do not talk to each other; Together runs several launches at once,
+// whose threads may. It is a check, not a simulator: nothing of the product
 // imports it.
 package emu
 
@@ -26,6 +27,7 @@ type Kernel struct {
 	code  []insn
 	regs  int
 	bytes int // of the parameter buffer
+	share int // bytes that a block shares
 }
 
 // thread is one thread's state while it runs.
@@ -34,6 +36,8 @@ type thread struct {
 	params                []byte
 	mem                   kernel.Memory
 	tid, ctaid, ntid, nct uint64
+	shared                []byte
+	now                   func() uint64 // what %globaltimer reads
 	err                   error
 }
 
@@ -42,6 +46,7 @@ type insn struct {
 	negate bool
 	target int // of a branch; -1: next
 	ret    bool
+	meet   meeting
 	do     func(t *thread)
 	line   int
 	op     string
@@ -67,6 +72,9 @@ func compile(e *isa.Entry) (*Kernel, error) {
 	for _, p := range e.Params {
 		k.bytes = p.Off + p.Size
 	}
+	for _, p := range e.Shared {
+		k.share = p.Off + p.Size
+	}
 	for _, in := range e.Code {
 		x := insn{guard: -1, negate: in.Negate, target: -1, line: in.Line, op: in.Op}
 		if in.Guard != "" {
@@ -81,6 +89,16 @@ func compile(e *isa.Entry) (*Kernel, error) {
 			x.target = at
 		case "ret":
 			x.ret = true
+		case "bar":
+			x.meet.block = true
+		case "redux":
+			var err error
+			if x.meet.get, err = c.source(in.Args[1]); err != nil {
+				return nil, err
+			}
+			if x.meet.set, err = c.dest(in.Args[0]); err != nil {
+				return nil, err
+			}
 		default:
 			do, err := c.instruction(in)
 			if err != nil {
@@ -132,6 +150,8 @@ func (k *Kernel) thread(t *thread) error {
 			return nil
 		case in.target >= 0:
 			pc = in.target
+		case in.meet.any():
+			return fmt.Errorf("line %d: %s: threads meet, which run one after another here", in.line, in.op)
 		default:
 			in.do(t)
 			if t.err != nil {
@@ -189,6 +209,13 @@ func (c *compiler) source(s string) (operand, error) {
 		return func(t *thread) uint64 { return t.ntid }, nil
 	case "%nctaid.x":
 		return func(t *thread) uint64 { return t.nct }, nil
+	case "%globaltimer":
+		return func(t *thread) uint64 { return t.now() }, nil
+	}
+	for _, p := range c.entry.Shared {
+		if p.Name == s {
+			return constant(uint64(p.Off)), nil
+		}
 	}
 	if strings.HasPrefix(s, "%") {
 		if c.regBits(s) == 0 {
@@ -333,6 +360,10 @@ func (c *compiler) apply(args []string, f func(a []uint64) uint64) (func(t *thre
 }
 
 func (c *compiler) memory(base string, mods []string, y typ, args []string) (func(t *thread), error) {
+	// All threads see memory alike and at once here, so that order needs nothing.
+	for mods[0] == "relaxed" || mods[0] == "acquire" || mods[0] == "release" || mods[0] == "volatile" || mods[0] == "sys" {
+		mods = mods[1:]
+	}
 	space := mods[0]
 	if base == "st" {
 		args = []string{args[1], args[0]}
@@ -363,6 +394,13 @@ func (c *compiler) memory(base string, mods []string, y typ, args []string) (fun
 				return nil
 			}
 			return t.params[a:]
+		}
+		if space == "shared" {
+			if a+total > uint64(len(t.shared)) {
+				t.err = fmt.Errorf("offset %d of %d shared bytes", a, len(t.shared))
+				return nil
+			}
+			return t.shared[a:]
 		}
 		b, err := t.mem.Bytes(a, total)
 		if err != nil {
@@ -585,7 +623,14 @@ func arithmetic(base string, mods []string, y typ) (func(a []uint64) uint64, err
 		}, nil
 	case "bfe":
 		if signed {
-			return nil, fmt.Errorf("unknown form")
+			// A field that does not end beyond the register: see isa.Check.
+			return func(a []uint64) uint64 {
+				n := a[2] & 255
+				if n == 0 {
+					return 0
+				}
+				return uint64(int64(y.of(a[0])>>(a[1]&255)<<(64-n)) >> (64 - n))
+			}, nil
 		}
 		return func(a []uint64) uint64 { return y.of(a[0]) >> (a[1] & 255) & (1<<(a[2]&255) - 1) }, nil
 	case "mul":

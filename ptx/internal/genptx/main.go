@@ -24,7 +24,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 	"github.com/geforce-p2p/geforce-p2p/ptx/internal/isa"
 )
@@ -35,7 +34,7 @@ var prelude []byte
 func main() {
 	check := flag.Bool("check", false, "compare with the files that are there instead of writing them")
 	clang := flag.String("clang", "clang-16", "the compiler; another major version writes other text")
-	dir := flag.String("dir", "ptx", "where fold.cu, copy.cu and embedded/ are")
+	dir := flag.String("dir", "ptx", "where the .cu files and embedded/ are")
 	flag.Parse()
 	if err := run(*clang, *dir, *check); err != nil {
 		fmt.Fprintln(os.Stderr, "genptx:", err)
@@ -63,7 +62,7 @@ func run(clang, dir string, check bool) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.Name(), err)
 		}
-		if err := isa.Check(text, entries(m)); err != nil {
+		if err := isa.Check(text, m.Entries()); err != nil {
 			return fmt.Errorf("%s: %w", m.Name(), err)
 		}
 		file := filepath.Join(dir, "embedded", m.Name()+".ptx")
@@ -93,33 +92,29 @@ func run(clang, dir string, check bool) error {
 	return errors.Join(faults...)
 }
 
-func entries(m kernel.Module) []string {
-	if m.Type == 0 {
-		return []string{kernel.CopyEntry}
-	}
-	var es []string
-	for _, o := range dtype.Ops {
-		es = append(es, kernel.FoldEntry(m.Type, o))
-	}
-	return es
-}
-
 func compile(clang, dir, header string, m kernel.Module) (string, error) {
-	source := filepath.Join(dir, m.Kernel+".cu")
-	code, err := os.ReadFile(source)
-	if err != nil {
+	var code []byte
+	for _, name := range m.Sources() {
+		part, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return "", err
+		}
+		code = append(code, part...)
+	}
+	source := filepath.Join(filepath.Dir(header), m.Kernel+".cu")
+	if err := os.WriteFile(source, code, 0o600); err != nil {
 		return "", err
 	}
-	made := m.Kernel + ".cu"
+	made := strings.Join(m.Sources(), ", ")
 	args := []string{
 		"-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "--cuda-gpu-arch=sm_80",
 		"-Xclang", "-target-feature", "-Xclang", "+ptx70",
 		"-std=c++11", "-O3", "-ffp-contract=off", "-Wall", "-Wno-unused-function", "-Werror",
 		"-include", header, "-S", "-o", "-",
 	}
-	if m.Type != 0 {
-		args = append(args, "-DGP_TYPE_"+m.Type.Tag())
-		made += " with GP_TYPE_" + m.Type.Tag()
+	for _, d := range m.Defines() {
+		args = append(args, d)
+		made += " with " + strings.TrimPrefix(d, "-D")
 	}
 	var out, diag bytes.Buffer
 	cmd := exec.Command(clang, append(args, source)...)

@@ -27,9 +27,11 @@ type Entry struct {
 	Code   []Instruction
 	Labels map[string]int // name -> index into Code of what follows it
 	Regs   map[string]int // name prefix ("%rd") -> the type's size in bytes; 0 for predicates
+	Shared []Param        // what a block's threads share, by name
 }
 
-// A Param is a kernel's parameter: its name and where it lies in the buffer.
+// A Param is a kernel's parameter: its name and where it lies in the buffer. A
+// shared variable is described likewise.
 type Param struct {
 	Name      string
 	Off, Size int
@@ -48,6 +50,7 @@ var (
 	entryRE = regexp.MustCompile(`^\.visible \.entry (\w+)\(`)
 	paramRE = regexp.MustCompile(`^\.param (?:\.align (\d+) )?\.([a-z]\d+) (\w+)(?:\[(\d+)\])?,?$`)
 	regRE   = regexp.MustCompile(`^\.reg \.(pred|[a-z]\d+) (%[a-z]+)<\d+>;$`)
+	shareRE = regexp.MustCompile(`^\.shared \.align (\d+) \.([a-z]\d+) (\w+);$`)
 	labelRE = regexp.MustCompile(`^(\$?\w+):$`)
 	insnRE  = regexp.MustCompile(`^(?:@(!?)(%p\d+) )?([a-z][\w.]*)(?: (.*))?;$`)
 )
@@ -109,6 +112,14 @@ func Parse(text string) (*Module, error) {
 		case regRE.MatchString(s):
 			g := regRE.FindStringSubmatch(s)
 			e.Regs[g[2]] = typeSize(g[1])
+		case shareRE.MatchString(s):
+			g := shareRE.FindStringSubmatch(s)
+			size := typeSize(g[2])
+			off := 0
+			for _, p := range e.Shared {
+				off = max(off, (p.Off+p.Size+7)/8*8)
+			}
+			e.Shared = append(e.Shared, Param{g[3], off, size})
 		case s == `.pragma "nounroll";`:
 		case labelRE.MatchString(s):
 			e.Labels[labelRE.FindStringSubmatch(s)[1]] = len(e.Code)

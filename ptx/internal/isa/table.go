@@ -82,6 +82,14 @@ var table = []row{
 	{`cvt\.(rn|rz)\.bf16\.[us](8|16|32|64)`, 78, 90},
 	{`cvt\.f32\.bf16`, 71, 90},
 
+	// Between threads, GPUs and the CPU. Sys is the scope of mapped host memory.
+	{`(ld|st)\.relaxed\.sys\.global(\.v2)?\.[bus](32|64)`, 60, 70},
+	{`ld\.acquire\.sys\.global\.[bus](32|64)`, 60, 70},
+	{`st\.release\.sys\.global\.[bus](32|64)`, 60, 70},
+	{`(ld|st)\.volatile\.shared\.[bus](32|64)`, 11, 10},
+	{`bar\.sync`, 10, 10},
+	{`redux\.sync\.or\.b32`, 70, 80},
+
 	{`bra(\.uni)?`, 10, 10},
 	{`ret`, 10, 10},
 }

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// gp_gather: all_gather of bytes by LL words; internal/kernel's Gather. It is
+// made with the element type of a byte.
+
+extern "C" __global__ void __launch_bounds__(512) gp_gather(Exchange x) {
+	const u32 n = (u32)x.n, rank = (u32)x.rank, epoch = (u32)x.epoch, units = (u32)x.shard;
+	const u32 whole = (u32)(x.count / PER);
+	const u32 in_fast = x.in & 7 ? 0 : whole, out_fast = (x.out | x.count) & 7 ? 0 : whole;
+	const u32 stride = gridDim.x * blockDim.x;
+	const u32 thread = blockIdx.x * blockDim.x + threadIdx.x;
+	const u32 lane = threadIdx.x & 31;
+	const u64 words = words_at(x, epoch);
+	const u64 own = x.area[rank] + words;
+
+#pragma unroll 1
+	for (u32 u = thread; u < units; u += stride) {
+		const u64 v = u < in_fast ? load8(x.in + 8 * (u64)u) : load_parts(x.in, u, x.count);
+		send(own + 16 * (u64)u, v, epoch);
+		const u64 to = x.out + rank * x.count;
+		if (u < out_fast)
+			store8(to + 8 * (u64)u, v);
+		else
+			store_parts(to, u, x.count, v);
+	}
+
+	Wait wait = patience(x);
+#pragma unroll 1
+	for (u32 j0 = 0; j0 < n - 1; j0 += SLOTS)
+#pragma unroll 1
+		for (u32 base = thread - lane; base < units; base += stride) {
+			const u32 first = wrapped(rank + 1 + j0, n), u = base + lane;
+			u64 d[SLOTS], at[SLOTS];
+			u32 want = 0;
+#pragma unroll
+			for (int j = 0; j < SLOTS; j++) {
+				at[j] = 0;
+				if (j0 + j < n - 1 && u < units) {
+					at[j] = x.area[wrapped(first + j, n)] + words + 16 * (u64)u;
+					want |= 1u << j;
+				}
+			}
+			if (!receive(d, at, want, epoch, &wait, first, n))
+				return;
+#pragma unroll 1
+			for (int j = 0; want >> j & 1; j++) {
+				const u64 to = x.out + wrapped(first + j, n) * x.count;
+				if (u < out_fast)
+					store8(to + 8 * (u64)u, d[0]);
+				else
+					store_parts(to, u, x.count, d[0]);
+#pragma unroll
+				for (int k = 1; k < SLOTS; k++)
+					d[k - 1] = d[k];
+			}
+		}
+}
