@@ -212,6 +212,7 @@ type peerResult struct {
 	RatioLeast float64 `json:"ratio_least"`
 	RatioMost  float64 `json:"ratio_most"`
 	Rounds     int     `json:"rounds"`
+	Best       bool    `json:"best"` // of the peer's methods at this size
 }
 
 func (p *peersBench) sum(d *benchDoc) {
@@ -231,6 +232,12 @@ func (p *peersBench) sum(d *benchDoc) {
 		}
 		d.Peers = append(d.Peers, one)
 	}
+	for i := range d.Peers {
+		r := &d.Peers[i]
+		r.Best = !slices.ContainsFunc(d.Peers, func(o peerResult) bool {
+			return o.Peer == r.Peer && o.Bytes == r.Bytes && o.PeerUS < r.PeerUS
+		})
+	}
 	for _, one := range p.peers {
 		p.note("peer %s: %s", one.hello.Peer, one.hello.About)
 	}
@@ -238,15 +245,19 @@ func (p *peersBench) sum(d *benchDoc) {
 
 func writePeers(w io.Writer, d *benchDoc) {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(out, "bytes\tpeer\tchunk\tgp's chunk\tpeer\tgp\tgp over peer\tleast\tmost\t\n\t\t\t\tus\tus\t\t\t\t\n")
+	fmt.Fprint(out, "bytes\tpeer\tchunk\tgp's chunk\tpeer\tgp\tgp over peer\tleast\tmost\t\t\n\t\t\t\tus\tus\t\t\t\t\t\n")
 	for i := range d.Peers {
 		r := &d.Peers[i]
 		chunk := "-"
 		if r.ChunkBytes > 0 {
 			chunk = formatSize(r.ChunkBytes)
 		}
-		fmt.Fprintf(out, "%s\t%s.%s\t%s\t%s\t%.2f\t%.2f\t%.3f\t%.3f\t%.3f\t\n",
-			formatSize(r.Bytes), r.Peer, r.Method, chunk, formatSize(r.OwnChunk), r.PeerUS, r.OwnUS, r.Ratio, r.RatioLeast, r.RatioMost)
+		best := ""
+		if r.Best {
+			best = "best of " + r.Peer
+		}
+		fmt.Fprintf(out, "%s\t%s.%s\t%s\t%s\t%.2f\t%.2f\t%.3f\t%.3f\t%.3f\t%s\t\n",
+			formatSize(r.Bytes), r.Peer, r.Method, chunk, formatSize(r.OwnChunk), r.PeerUS, r.OwnUS, r.Ratio, r.RatioLeast, r.RatioMost, best)
 	}
 	out.Flush()
 }

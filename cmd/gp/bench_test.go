@@ -529,6 +529,7 @@ func TestBenchPeers(t *testing.T) {
 		require.LessOrEqual(t, r.RatioLeast, r.Ratio)
 		require.LessOrEqual(t, r.Ratio, r.RatioMost)
 		require.InEpsilon(t, r.OwnUS/r.PeerUS, r.Ratio, 0.1)
+		require.Equal(t, r.Bytes == 4<<10 || r.Method == "tuned", r.Best, "%v", r)
 		switch {
 		case r.Method == "plain":
 			require.Zero(t, r.ChunkBytes)
