@@ -276,6 +276,29 @@ func TestCheckSays(t *testing.T) {
 		require.NoError(t, err)
 		return p
 	}
+	// Four ranks, rows across them and joins; two segments.
+	four := func(make func(Args) (*Plan, error)) func() *Plan {
+		return func() *Plan {
+			p, err := make(Args{Ranks: 4, Count: 64, Type: dtype.Float32, Block: true, Chunk: 128})
+			require.NoError(t, err)
+			return p
+		}
+	}
+	direct, reduced := four(DirectAllReduce), four(DirectReduce)
+	rowsIn := func(p *Plan) *Span {
+		for i := range p.Steps {
+			if s := &p.Steps[i]; s.Kind == FromHost && s.Src[0].Across {
+				return &s.Src[0]
+			}
+		}
+		require.FailNow(t, "no such step")
+		return nil
+	}
+	batch := func() *Plan {
+		p, err := SendRecv(SendRecvArgs{Ranks: 3, Transfers: []Transfer{{0, 1, 8, false}, {1, 2, 8, true}, {2, 2, 8, false}}})
+		require.NoError(t, err)
+		return p
+	}
 	for _, c := range []struct {
 		want  string
 		make  func() *Plan
@@ -357,6 +380,55 @@ func TestCheckSays(t *testing.T) {
 		{"into element", func() *Plan { return ring(f32) }, func(p *Plan) { kind(p, Reduce, 0).Src[1].Off += 4 }},
 		{"hold ranks [0 2 1] from byte 128, not ranks [2 0 1]", func() *Plan { return ring(f32) }, func(p *Plan) { slices.Reverse(kind(p, Reduce, 0).Src) }},
 		{"which hold nothing", func() *Plan { return ring(f32) }, func(p *Plan) { kind(p, FromHost, 0).Src[0].Off += 64 }},
+
+		{"root 4 of 4", reduced, func(p *Plan) { p.Root = 4 }},
+		{"rank 0 has 256 bytes of In and 256 of Out, not 256 and 0", reduced, func(p *Plan) { p.Root = 1 }},
+		{"offsets of Out", direct, func(p *Plan) { p.InPlace, p.OutOff = true, []uint64{0, 0, 0, 0} }},
+		{"not its shard", four(func(a Args) (*Plan, error) { a.InPlace = true; return DirectReduceScatter(a) }), func(p *Plan) { p.OutOff = []uint64{0, 16, 0, 0} }},
+		{"in place", four(DirectAllToAll), func(p *Plan) { p.InPlace, p.InOff = true, []uint64{0, 0, 0, 0} }},
+		{"not 4 equal shards", four(DirectAllToAll), func(p *Plan) { p.InBytes[0] -= 4 }},
+		{"join that moves", direct, func(p *Plan) { kind(p, Join, 0).Divisor = 4 }},
+		{"no such lane", direct, func(p *Plan) { kind(p, Join, 0).Rank = 1 }},
+		{"no such lane", direct, func(p *Plan) { kind(p, ToHost, 0).Lane = LaneJoin }},
+		{"has rows", direct, func(p *Plan) { kind(p, Reduce, 0).Dst.Rows, kind(p, Reduce, 0).Dst.Pitch = 2, 16 }},
+		{"copies 2 rows to 3", direct, func(p *Plan) {
+			s := kind(p, FromHost, 0)
+			s.Dst.Rows, s.Dst.Pitch, s.Src[0].Rows, s.Src[0].Pitch = 3, 16, 2, 32
+			s.Dst.Len, s.Src[0].Len = 48, 48
+		}},
+		{"does not cut into 5 rows", direct, func(p *Plan) { rowsIn(p).Rows = 5 }},
+		{"has 0 rows at a distance", direct, func(p *Plan) { rowsIn(p).Rows = 0 }},
+		{"cannot lie across", direct, func(p *Plan) { p.Across = false }},
+		{"cannot lie across", direct, func(p *Plan) { rowsIn(p).Space = Scratch }},
+		{"is of no memory", direct, func(p *Plan) { rowsIn(p).Rank++ }},
+		{"rows at a distance of 8", direct, func(p *Plan) { rowsIn(p).Across, rowsIn(p).Pitch = false, 8 }},
+		{"rows at a distance of 2147483648", direct, func(p *Plan) { rowsIn(p).Across, rowsIn(p).Pitch = false, 1<<31 }},
+		{"is of transfer 1, but there are none", direct, func(p *Plan) { rowsIn(p).Buffer = 1 }},
+		{"not over at the last join", direct, func(p *Plan) { p.Steps = p.Steps[:len(p.Steps)-1] }},
+		{"no step before (false)", four(peer(DirectAllGather)), func(p *Plan) {
+			for i := range p.Steps {
+				if p.Steps[i].Kind == PeerCopy {
+					p.Steps[i].After = nil
+				}
+			}
+		}},
+		{"behind it (false)", four(peer(DirectAllGather)), func(p *Plan) { p.Steps = p.Steps[:len(p.Steps)-1] }},
+		{"not ranks [0 1 2 3]", direct, func(p *Plan) {
+			for i := range p.Steps {
+				if s := &p.Steps[i]; s.Kind == Reduce {
+					s.Src[0], s.Src[1] = s.Src[1], s.Src[0]
+				}
+			}
+		}},
+		{"of transfer 3 of 3", batch, func(p *Plan) { kind(p, ToHost, 0).Src[0].Buffer = 3 }},
+		{"of transfer 1, from rank 1 to rank 2", batch, func(p *Plan) { kind(p, ToHost, 0).Src[0].Buffer = 1 }},
+		{"from rank 0 to rank 3", batch, func(p *Plan) { p.Transfers[0].To = 3 }},
+		{"8 bytes of In and 8 of Out, not 4", batch, func(p *Plan) { p.Transfers[0].Bytes = 4 }},
+		{"0 transfers", batch, func(p *Plan) { p.Transfers = nil }},
+		{"no step before (false)", batch, func(p *Plan) { kind(p, PeerCopy, 0).After = nil }},
+		{"hold ranks [0] from byte 0, not ranks [1]", batch, func(p *Plan) {
+			p.Steps = append(p.Steps, Step{Kind: FromHost, Rank: 2, Lane: LaneIn, Dst: kind(p, PeerCopy, 0).Dst, Src: kind(p, FromHost, 0).Src, After: []int{2}})
+		}},
 	} {
 		p := c.make()
 		require.NoError(t, Check(p))
@@ -463,6 +535,21 @@ func TestFoldOrderOfARing(t *testing.T) {
 		{48, 16, []int{3, 0, 1, 2}},
 		{64, 4, []int{0, 1, 2, 3}},
 	}, order)
+}
+
+func TestFoldOrderOfDirectPlans(t *testing.T) {
+	p, err := DirectReduce(Args{Ranks: 3, Count: 100, Type: dtype.Float32, Root: 1, Chunk: 96})
+	require.NoError(t, err)
+	order, err := FoldOrder(p)
+	require.NoError(t, err)
+	require.Equal(t, []Fold{{0, 400, []int{0, 1, 2}}}, order)
+
+	// Outs are shards of the result.
+	p, err = RingReduceScatter(Args{Ranks: 3, Count: 2, Type: dtype.Float32})
+	require.NoError(t, err)
+	order, err = FoldOrder(p)
+	require.NoError(t, err)
+	require.Equal(t, []Fold{{0, 8, []int{1, 2, 0}}, {8, 8, []int{2, 0, 1}}, {16, 8, []int{0, 1, 2}}}, order)
 }
 
 // TestReferenceIsTheArithmetic holds Reference to sums done by hand.

@@ -293,7 +293,7 @@ func (a *Args) start(op string) (*Plan, *direct, error) {
 
 // reduce adds the steps of a reduction.
 func (d *direct) reduce() *Plan {
-	ph := phases{segments: len(d.segments), slots: d.slots, write: d.write}
+	ph := phases{segments: len(d.segments), slots: d.slots, even: d.Share > 1, write: d.write}
 	switch {
 	case d.Peer:
 		// The shards of a reduce by two are all the root's.
@@ -444,7 +444,7 @@ func DirectAllToAll(a Args) (*Plan, error) {
 		return nil, err
 	}
 	d.slice(shard, true)
-	d.b.run(phases{segments: len(d.segments), slots: d.slots, write: d.write, read: func(t, r int) {
+	d.b.run(phases{segments: len(d.segments), slots: d.slots, even: d.Share > 1, write: d.write, read: func(t, r int) {
 		d.moveAll(FromHost, r, LaneIn, func(q int) move { return move{d.out(t, r, q), d.given(t, q, r)} })
 	}})
 	own(d.b)
@@ -490,7 +490,7 @@ func DirectAllGather(a Args) (*Plan, error) {
 	host := func(t, q int) Span {
 		return Span{Space: Host, Rank: q, Off: uint64(t%p.Slots) * p.Chunk, Len: lengths[t]}
 	}
-	b.run(phases{segments: len(lengths), slots: p.Slots, write: func(t, r int) {
+	b.run(phases{segments: len(lengths), slots: p.Slots, even: a.Share > 1, write: func(t, r int) {
 		b.moves(ToHost, r, LaneOut, []move{{host(t, r), Span{Space: In, Rank: r, Off: at[t], Len: lengths[t]}}})
 	}, read: func(t, r int) {
 		d.moveAll(FromHost, r, LaneIn, func(q int) move {

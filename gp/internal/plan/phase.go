@@ -25,8 +25,13 @@ const joinFrom = 4
 // segment is over on all ranks. A slot of posted results needs no wait of its
 // own if there is one more of them: a rank that folds segment t-1 has behind it
 // read(t-1), and so fetch(t-3).
+//
+// Ranks that share a link go in step, if even is set: write(t+1) waits for all of
+// write(t). Else one rank's segments may take the link, ahead of the segment that
+// all others are to read.
 type phases struct {
 	segments, slots          int
+	even                     bool
 	write, read, fold, fetch func(t, r int)
 }
 
@@ -45,6 +50,7 @@ func (b *builder) run(ph phases) {
 		b.gate = outer
 	}
 	reads, folds := make([][]int, ph.segments), make([][]int, ph.segments)
+	var wrote []int
 	for t := range ph.segments + 1 {
 		var free []int
 		if t < ph.segments && t >= ph.slots {
@@ -54,7 +60,11 @@ func (b *builder) run(ph phases) {
 				free = b.join(reads[t-ph.slots])
 			}
 		}
-		var wrote, folded []int
+		if ph.even {
+			free = append(free[:len(free):len(free)], wrote...)
+		}
+		var folded []int
+		wrote = nil
 		for r := range n {
 			from := len(b.p.Steps)
 			after(free, ph.write, t, r)

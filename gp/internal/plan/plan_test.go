@@ -358,7 +358,7 @@ func TestEveryTypeAndReduction(t *testing.T) {
 
 func TestLargePlans(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
-	count := uint64(1<<20 + 3)
+	count := uint64(1<<19 + 3)
 	if !thorough {
 		count = 1<<17 + 3
 	}
@@ -569,6 +569,46 @@ func TestTraffic(t *testing.T) {
 		}
 	}
 
+	// What passes through host memory once, in units of a rank's Count.
+	for _, c := range []struct {
+		f             func(Args) (*Plan, error)
+		root          bool // or another
+		out, in, self uint64
+	}{
+		{DirectAllReduce, true, s, 2 * (n - 1) * s / n, 0},
+		{DirectReduceScatter, true, (n - 1) * s, (n - 1) * s, 0},
+		{DirectAllToAll, true, (n - 1) * s, (n - 1) * s, s},
+		{DirectBroadcast, true, s, 0, s},
+		{DirectBroadcast, false, 0, s, 0},
+		{DirectReduce, true, (n - 1) * s / n, 2 * (n - 1) * s / n, 0},
+		{DirectReduce, false, s, (n - 1) * s / n, 0},
+	} {
+		p, err := c.f(Args{Ranks: n, Count: count, Type: dtype.Float32, Chunk: 4096, Root: 2})
+		require.NoError(t, err)
+		d := Describe(p)
+		for r := range n {
+			if c.root == (r == 2) || p.Op != "broadcast" && p.Op != "reduce" {
+				require.Equal(t, [3]uint64{c.out, c.in, c.self}, [3]uint64{d.D2H[r], d.H2D[r], d.Local[r]}, "%s, rank %d", p.Op, r)
+			}
+		}
+	}
+	// Directly, nothing goes through the host.
+	for _, al := range algorithms {
+		if !strings.HasSuffix(al.name, " peer") {
+			continue
+		}
+		p, err := al.make(Args{Ranks: n, Count: count, Type: dtype.Float32, Chunk: 4096})
+		require.NoError(t, err)
+		d := Describe(p)
+		require.Equal(t, make([]uint64, n), d.D2H)
+		require.Equal(t, make([]uint64, n), d.Host)
+		require.Equal(t, len(p.Steps), d.Copies+d.Reductions+d.Joins)
+		require.Equal(t, d.Copies+d.Reductions+d.Waits+d.Records, d.Calls)
+		for r := range n {
+			require.LessOrEqual(t, d.Peer[r], 3*s, "%s", al.name)
+		}
+	}
+
 	p, err := Direct(CopyArgs{Bytes: 100})
 	require.NoError(t, err)
 	require.Equal(t, []uint64{100, 0}, Describe(p).Peer)
@@ -624,6 +664,36 @@ func TestLanesOverlap(t *testing.T) {
 		ratio := float64(slices.Max(work)) / float64(slices.Max(end))
 		require.Greater(t, ratio, 0.93, "%s, %d ranks", c.name, p.Ranks)
 	}
+}
+
+// TestTransfers is of batches that the other tests do not draw.
+func TestTransfers(t *testing.T) {
+	rng := rand.New(rand.NewPCG(12, 12))
+	for range 60 {
+		a := SendRecvArgs{Ranks: 1 + rng.IntN(6), Type: dtype.Types[rng.IntN(len(dtype.Types))], Chunk: 16 * rng.Uint64N(9), Slots: rng.IntN(4)}
+		for range rng.IntN(12) {
+			a.Transfers = append(a.Transfers, Transfer{
+				From: rng.IntN(a.Ranks), To: rng.IntN(a.Ranks), Bytes: rng.Uint64N(200) * uint64(a.Type.Size()), Peer: rng.IntN(4) == 0,
+			})
+		}
+		if rng.IntN(2) == 0 {
+			a.HostBudget = 64
+		}
+		p, err := SendRecv(a)
+		require.NoError(t, err)
+		sound(t, Args{HostBudget: a.HostBudget}, p)
+		runs(t, p, rng, 2)
+	}
+	p, err := SendRecv(SendRecvArgs{Ranks: 3, Transfers: []Transfer{{0, 1, 1 << 20, false}, {0, 2, 1 << 19, false}, {1, 1, 10, false}}, Chunk: 1 << 18})
+	require.NoError(t, err)
+	d := Describe(p)
+	require.Equal(t, []uint64{3 << 19, 0, 0}, d.D2H)
+	require.Equal(t, []uint64{0, 1 << 20, 1 << 19}, d.H2D)
+	require.Equal(t, []uint64{0, 10, 0}, d.Local)
+	require.Equal(t, []uint64{3 << 18, 0, 0}, d.Host, "one slot more than the rank has transfers")
+	// Pieces take turns, so both receivers are busy.
+	require.Equal(t, 0, p.Steps[0].Src[0].Buffer)
+	require.Equal(t, 1, p.Steps[2].Src[0].Buffer)
 }
 
 func TestRefusals(t *testing.T) {

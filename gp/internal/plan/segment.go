@@ -47,7 +47,7 @@ func cut(bytes, most, unit uint64, ramp bool) []uint64 {
 	whole := func(n uint64) uint64 { return max(n/unit, 1) * unit }
 	most = whole(most)
 	var ls []uint64
-	if n := most; ramp && bytes > most {
+	if n := most; ramp && bytes > most && most >= 4*minSegment {
 		for n = whole(most / 4); n < most && n < bytes; n = whole(n + n/2 + unit/2) {
 			ls = append(ls, n)
 			bytes -= n

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"math"
+	"time"
+)
+
+// Costs is what a collective's time is estimated from. A field that is not
+// positive means that of DefaultCosts.
+type Costs struct {
+	// Rate is what a link carries each way while it carries both, in bytes a
+	// second, and Peer what a rank's direct path to others does; Peer 0: none.
+	Rate, Peer float64
+	// Kernel is the part of Rate that kernels reach which read and write mapped
+	// host memory.
+	Kernel float64
+	Share  int // ranks on one link
+	// What a driver call costs the thread that makes it: a copy, a launch, a
+	// record or wait.
+	Copy, Launch, Call time.Duration
+	// PerCopy is what a piece costs on its way out and in, on top of its bytes;
+	// Hop what it takes until another rank sees that something is there; Flag what
+	// fences and polls take of a kernel's exchange by bulk flags, for each rank.
+	PerCopy, Hop, Flag time.Duration
+	// Chunk and the budgets are those of Args.
+	Chunk, HostBudget uint64
+	Block             bool
+}
+
+// DefaultCosts was measured on one PCIe 5.0 x16 card, but for the rate.
+var DefaultCosts = Costs{
+	Rate: DefaultRate, Kernel: 0.9, Share: 1,
+	Copy: 1500 * time.Nanosecond, Launch: 4500 * time.Nanosecond, Call: 240 * time.Nanosecond,
+	PerCopy: DefaultPerCopy, Hop: 3 * time.Microsecond, Flag: 4 * time.Microsecond,
+}
+
+func (c Costs) filled() Costs {
+	d := DefaultCosts
+	for _, f := range []struct{ have, def *float64 }{{&c.Rate, &d.Rate}, {&c.Kernel, &d.Kernel}} {
+		if !(*f.have > 0) {
+			*f.have = *f.def
+		}
+	}
+	for _, f := range []struct{ have, def *time.Duration }{
+		{&c.Copy, &d.Copy}, {&c.Launch, &d.Launch}, {&c.Call, &d.Call}, {&c.PerCopy, &d.PerCopy}, {&c.Hop, &d.Hop}, {&c.Flag, &d.Flag},
+	} {
+		if *f.have <= 0 {
+			*f.have = *f.def
+		}
+	}
+	c.Share = max(c.Share, 1)
+	return c
+}
+
+// A load is what an operation's plan asks of a rank, in units of the longer of
+// its buffers.
+type load struct {
+	up, down float64 // of the link that carries most
+	fill     float64 // what goes out of a segment before any of it comes in
+	out, in  float64 // copies of a segment each way
+	folds    float64 // kernels of a segment
+	hops     float64 // exchanges one after another
+}
+
+// Estimate is about how long an operation takes from the first driver call to
+// the end of the last copy, with nothing else going on: the greater of the time
+// to enqueue it by one thread and the time of its bytes, and what of both comes
+// before and behind the rest. bytes is the longer of a rank's buffers. It tells
+// algorithms apart; it is not a promise. Algorithms are those of Plan and
+// "one_shot" and "two_shot", kernels of an all_reduce that wait for each other.
+// False: there is no such algorithm of the operation.
+func Estimate(algorithm, op string, ranks int, bytes uint64, c Costs) (time.Duration, bool) {
+	c = c.filled()
+	if ranks < 2 || bytes == 0 {
+		return 0, true
+	}
+	n, s, share := float64(ranks), float64(bytes), float64(min(c.Share, ranks))
+	others := n - 1
+	call := c.Call.Seconds()
+	seconds := 0.0
+	switch algorithm {
+	case "one_shot":
+		if op != "all_reduce" {
+			return 0, false
+		}
+		// All words carry as many bytes of flags as of data.
+		seconds = n*c.Launch.Seconds() + c.Hop.Seconds() + 2*share*n*s/(c.Rate*c.Kernel)
+	case "two_shot":
+		if op != "all_reduce" {
+			return 0, false
+		}
+		moved := share * (1 + 2*others/n) * s / (c.Rate * c.Kernel)
+		seconds = n*c.Launch.Seconds() + 2*c.Hop.Seconds() + min(2*moved, moved+n*c.Flag.Seconds())
+	case "ring", "ring_zero_copy":
+		var steps, folds float64
+		switch op {
+		case "all_reduce":
+			steps, folds = 2*others, others
+		case "reduce_scatter":
+			steps, folds = others, others
+		case "all_gather":
+			steps = others
+		default:
+			return 0, false
+		}
+		shard := s / n
+		chunk := float64(c.Chunk)
+		if chunk == 0 {
+			chunk = float64(Chunk(uint64(shard), c.Rate, c.PerCopy))
+		}
+		pieces := math.Ceil(shard / chunk)
+		enqueue := n * pieces * (steps*(2*c.Copy.Seconds()+4*call) + folds*c.Launch.Seconds())
+		links := share * steps * (shard/c.Rate + pieces*c.PerCopy.Seconds()/2)
+		if pieces < fewPieces && share == 1 {
+			links *= 2 // nothing comes while anything goes
+		}
+		seconds = max(enqueue, links) + 2*c.Hop.Seconds()*steps/pieces + (shard/pieces)/c.Rate
+	case "direct", "peer":
+		peer := algorithm == "peer"
+		if peer {
+			if !(c.Peer > 0) {
+				return 0, false
+			}
+			c.Rate = c.Peer
+		}
+		l, ok := c.load(op, n, share, peer)
+		if !ok {
+			return 0, false
+		}
+		a := Args{Ranks: ranks, Rate: c.Rate, PerCopy: c.PerCopy, Share: c.Share}
+		chunk := float64(c.Chunk)
+		switch {
+		case chunk > 0 && op == "all_gather":
+			chunk *= n // a chunk is of a shard
+		case chunk > 0:
+		case op == "broadcast":
+			chunk = float64(a.chunk(bytes))
+		case op == "all_gather":
+			chunk = float64(a.chunk(bytes/uint64(ranks))) * n
+		default:
+			chunk = float64(a.segment(bytes, l.fill, max(l.out, l.in)))
+		}
+		if c.HostBudget > 0 && !peer {
+			chunk = min(chunk, float64(c.HostBudget)/DefaultSlots)
+		}
+		segments := max(math.Ceil(s/chunk), 1)
+		once := n * ((l.out+l.in)*c.Copy.Seconds() + l.folds*c.Launch.Seconds() + 6*call)
+		copies := segments * share * max(l.out, l.in) * c.PerCopy.Seconds() / 2
+		if segments == 1 {
+			seconds = once + (l.up+l.down)*s/c.Rate
+		} else {
+			seconds = max(segments*once, max(l.up, l.down)*s/c.Rate+copies) + once + share*l.fill*s/segments/c.Rate
+		}
+		seconds += l.hops * c.Hop.Seconds()
+	default:
+		return 0, false
+	}
+	return time.Duration(seconds * float64(time.Second)), true
+}
+
+// load is that of a direct plan; up and down are of all ranks on a link.
+func (c *Costs) load(op string, n, share float64, peer bool) (load, bool) {
+	others := n - 1
+	sides := min(others, 2)
+	if !c.Block || peer {
+		sides = others
+	}
+	l, ok := load{}, true
+	switch op {
+	case "all_reduce":
+		l = load{up: 1, down: 2 * others / n, fill: others / n, out: sides + 1, in: sides + 1, folds: 1, hops: 2}
+	case "reduce_scatter":
+		l = load{up: others / n, down: others / n, fill: others / n, out: sides, in: 1, folds: 1, hops: 1}
+	case "all_to_all":
+		l = load{up: others / n, down: others / n, fill: others / n, out: sides, in: sides, hops: 1}
+	case "all_gather":
+		l = load{up: 1 / n, down: others / n, fill: 1 / n, out: 1, in: sides, hops: 1}
+	case "broadcast":
+		// The root sends and all others receive.
+		l = load{up: 1 / share, down: min(share, others) / share, fill: 1 / share, out: 1 / n, in: others / n, hops: 1}
+	case "reduce":
+		// The root reads the results on top.
+		l = load{up: 1, down: others/n + others/n/share, fill: others / n, out: sides + 1, in: 1 + sides/n, folds: 1, hops: 2}
+	default:
+		ok = false
+	}
+	if peer {
+		// What a rank would fetch the others send.
+		if l.up, l.down = max(l.up, l.down), 0; op == "all_gather" || op == "all_to_all" {
+			l.out = others
+		}
+		l.in = 0
+	}
+	l.up *= share
+	l.down *= share
+	return l, ok
+}
