@@ -150,7 +150,10 @@ func TestBadArguments(t *testing.T) {
 			{"all_reduce: types differ", "int32", func() error { return only(g.AllReduce([]gp.Buffer{a, ints}, gp.Sum)) }},
 			{"all_reduce: lengths differ", "999", func() error { return only(g.AllReduce([]gp.Buffer{a, b.Sub(1, x.n)}, gp.Sum)) }},
 			{"all_reduce: reduction", "Op(9)", func() error { return only(g.AllReduce(pair, gp.Op(9))) }},
-			{"all_reduce: algorithm", `"direct"`, func() error { return only(with(gp.CallOptions{Algorithm: gp.AlgorithmDirect}).AllReduce(pair, gp.Sum)) }},
+			{"all_reduce: algorithm", `"tree"`, func() error { return only(with(gp.CallOptions{Algorithm: "tree"}).AllReduce(pair, gp.Sum)) }},
+			{"reduce_scatter: algorithm", `"one_shot"`, func() error {
+				return only(with(gp.CallOptions{Algorithm: gp.AlgorithmOneShot}).ReduceScatter(pair, pair, gp.Sum))
+			}},
 			{"all_reduce: unknown algorithm", `"tree"`, func() error { return only(with(gp.CallOptions{Algorithm: "tree"}).AllReduce(pair, gp.Sum)) }},
 			{"all_reduce: route", `"staged"`, func() error { return only(with(gp.CallOptions{Route: gp.RouteStaged}).AllReduce(pair, gp.Sum)) }},
 			{"all_reduce: negative chunk", "-16", func() error { return only(with(gp.CallOptions{Chunk: -16}).AllReduce(pair, gp.Sum)) }},

@@ -36,7 +36,7 @@ func TestDriverCalls(t *testing.T) {
 				"EventRecord": 2, "StreamWaitEvent": 1,
 			}},
 			{"all_reduce between GPUs", []int{0, 1}, 4096, reduceCall, 2, map[string]uint64{
-				"CtxGetCurrent": 1, "CtxPushCurrent": 1, "CtxSetCurrent": 8, "CtxPopCurrent": 1, "StreamIsCapturing": 2,
+				"CtxGetCurrent": 1, "CtxPushCurrent": 1, "CtxSetCurrent": 10, "CtxPopCurrent": 1, "StreamIsCapturing": 2,
 				"MemcpyDtoHAsync": 4, "MemcpyHtoDAsync": 4, "LaunchKernel": 2, "EventRecord": 6, "StreamWaitEvent": 4,
 			}},
 			{"all_reduce on one card", []int{0, 0}, 4096, reduceCall, 2, map[string]uint64{

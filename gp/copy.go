@@ -105,6 +105,9 @@ func (o Ops) copy(dst, src Buffer) (Work, error) {
 	}
 	bytes := uint64(dst.Bytes())
 	key := planKey{op: op, alg: Algorithm(route), count: bytes, chunk: uint64(o.o.Chunk), budget: src.rank.pinned.size}
+	if key.chunk == 0 {
+		key.chunk = plan.Chunk(bytes, min(src.rank.rate, dst.rank.rate), g.opts.PerCopy)
+	}
 	fill := func(pr *program) {
 		x.reset(op, pr, pr.plan.Ranks)
 		x.rank[0], x.in[0], x.stream[0] = src.rank, src.addr(), src.queue()

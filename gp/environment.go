@@ -18,6 +18,8 @@ const (
 	EnvP2PTrust = "GP_P2P_TRUST"
 	// EnvLowLatency is Options.LowLatency.
 	EnvLowLatency = "GP_LOW_LATENCY"
+	// EnvNoExchange is Options.NoExchange.
+	EnvNoExchange = "GP_NO_EXCHANGE"
 )
 
 // environment changes the options as the environment says.
@@ -34,6 +36,10 @@ func (o *Options) environment() error {
 	if err != nil {
 		return err
 	}
+	without, err := envBool(EnvNoExchange)
+	if err != nil {
+		return err
+	}
 	switch {
 	case off && trust:
 		return fmt.Errorf("%s and %s are both set", EnvP2POff, EnvP2PTrust)
@@ -43,6 +49,7 @@ func (o *Options) environment() error {
 		o.P2P = P2PTrust
 	}
 	o.LowLatency = o.LowLatency || low
+	o.NoExchange = o.NoExchange || without
 	return nil
 }
 

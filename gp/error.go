@@ -15,6 +15,9 @@ var (
 	// ranks may disagree. The error carries that first failure. Close the
 	// group and open another.
 	ErrFailed = errors.New("group has failed")
+	// ErrTimeout: kernels that wait for each other did so longer than
+	// Options.KernelDeadline. The group has failed.
+	ErrTimeout = errors.New("timed out")
 	// ErrArgument: an argument does not fit. Nothing was enqueued.
 	ErrArgument = errors.New("bad argument")
 	// ErrCapturing: a stream of the call is being captured into a graph, which

@@ -9,6 +9,7 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
 	"github.com/geforce-p2p/geforce-p2p/internal/hook"
+	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
 // A run is one execution of a program: the ranks, addresses and streams that
@@ -34,6 +35,11 @@ type run struct {
 	scratch []api.Ptr
 	fences  [][]*mark // who used the rank's regions before
 	regions []*region // by rank, of pinned memory and of scratch
+	// Of kernels that wait for each other, which have no program:
+	kind  kernel.Kind
+	typ   Type
+	red   Op
+	count uint64
 	// staging says that host holds the caller's own memory, not regions.
 	staging bool
 	// refused says that the driver did not take a peer copy, and that the
@@ -46,6 +52,7 @@ type run struct {
 
 func (x *run) reset(op string, pr *program, n int) {
 	x.op, x.prog, x.staging, x.refused = op, pr, false, false
+	x.kind, x.typ, x.red, x.count = 0, 0, 0, 0
 	x.number++
 	x.rank = resize(x.rank, n)
 	buffers := n
@@ -131,6 +138,9 @@ func (g *Group) callError(op string, r *Rank, call string, c api.Code) error {
 // error means that the group has failed, which the caller sees to, as to
 // putting the thread's context back.
 func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
+	if x.kind != 0 {
+		return g.exchange(x, o)
+	}
 	pr := x.prog
 	p := pr.plan
 
@@ -165,12 +175,6 @@ func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
 			_, err := fail(int(in.rank), call, c)
 			return true, fmt.Errorf("%w (step %d of %d)", err, in.step, pr.steps)
 		}
-	}
-	if pr.joined {
-		if r, call, c := g.leaveTogether(x, o); c != api.Success {
-			return fail(r, call, c)
-		}
-		return true, nil
 	}
 	for r := range p.Ranks {
 		if call, c := g.leave(x, r, o); c != api.Success {
@@ -373,7 +377,7 @@ func (x *run) waitMarks(r int, lane uint8, ms []*mark) (string, api.Code) {
 // the handle of a stream that its owner has destroyed may name a new one while
 // the old one's work is still going on.
 func (r *Rank) owns(q api.Stream) bool {
-	return q == r.lanes[plan.LaneOut] || q == r.lanes[plan.LaneIn] || q == r.lanes[plan.LaneJoin] && r.lane[plan.LaneJoin] != nil || q == api.Stream(r.stream.Handle())
+	return q == r.lanes[plan.LaneOut] || q == r.lanes[plan.LaneIn] || q == r.lanes[plan.LaneJoin] && r.lane[plan.LaneJoin] != nil || q == r.queue()
 }
 
 // step makes one driver call.
@@ -484,65 +488,6 @@ func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
 		}
 	}
 	return "", api.Success
-}
-
-// leaveTogether is leave of a run whose queues' ends are gathered on one queue,
-// that of the joins. All callers' streams wait for its end, and so does who comes
-// to the regions: 3 calls a rank, where every rank waiting for every other's
-// mark would be as many as the square of the ranks.
-func (g *Group) leaveTogether(x *run, o *operation) (at int, call string, c api.Code) {
-	d, pr := x.api, x.prog
-	hub := x.queue(0, uint8(plan.LaneJoin))
-	ends := func(r int, lane uint8) bool {
-		return pr.uses[r].queue[lane] && x.queue(r, lane) != hub && !pr.beside[r][lane] && !pr.implied[r][lane]
-	}
-	for r, rk := range x.rank {
-		for lane := range uint8(plan.Lanes) {
-			if !ends(r, lane) {
-				continue
-			}
-			if call, c := x.bind.to(rk.ctx); c != api.Success {
-				return r, call, c
-			}
-			if c := d.EventRecord(rk.endEvents[lane], x.queue(r, lane)); c != api.Success {
-				return r, "cuEventRecord", c
-			}
-		}
-	}
-	first := x.rank[0]
-	if call, c := x.bind.to(first.ctx); c != api.Success {
-		return 0, call, c
-	}
-	for r, rk := range x.rank {
-		for lane := range uint8(plan.Lanes) {
-			if !ends(r, lane) {
-				continue
-			}
-			if c := d.StreamWaitEvent(hub, rk.endEvents[lane]); c != api.Success {
-				return 0, "cuStreamWaitEvent", c
-			}
-		}
-	}
-	m, c := x.newMark(first)
-	if c != api.Success {
-		return 0, "cuEventCreate", c
-	}
-	m.queue = hub
-	o.marks = append(o.marks, m)
-	if c := d.EventRecord(m.ev, hub); c != api.Success {
-		return 0, "cuEventRecord", c
-	}
-	for r, rk := range x.rank {
-		if call, c := x.bind.to(rk.ctx); c != api.Success {
-			return r, call, c
-		}
-		if call, c := x.release(r, m); c != api.Success {
-			return r, call, c
-		}
-		x.hold(2*r, m)
-		x.hold(2*r+1, m)
-	}
-	return 0, "", api.Success
 }
 
 // release makes the streams of rank r's caller wait for a mark.

@@ -3,10 +3,12 @@
 package gp
 
 import (
+	"time"
 	"unsafe"
 
 	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
 // An Explanation is what a call would do: see CallOptions.Explain. Slices are by
@@ -18,6 +20,8 @@ type Explanation struct {
 	Route     Route
 	Algorithm Algorithm
 	Why       string
+	// Estimates are what the cost model expects of a collective's algorithms.
+	Estimates map[Algorithm]time.Duration
 	// Chunk is the bytes of a piece and Slots the pieces in flight. A call of one
 	// piece runs on the buffers' own streams, without the ranks' lanes.
 	Chunk, Slots int
@@ -52,6 +56,29 @@ func (g *Group) explain(e *Explanation, x *run, p *plan.Plan, why string) {
 		e.Local[i] += s.Local[r]
 		e.Pinned[i] += p.HostBytes[r]
 		e.Scratch[i] += p.ScratchBytes[r]
+	}
+	e.count(g.dry(x, func(o *operation) { _, _ = g.execute(x, o) }))
+}
+
+// explainExchange is explain of kernels that wait for each other.
+func (g *Group) explainExchange(e *Explanation, x *run, c *call) {
+	n := len(g.ranks)
+	*e = Explanation{
+		Op: x.op, OwnStreams: true,
+		D2H: make([]uint64, n), H2D: make([]uint64, n), Peer: make([]uint64, n), Local: make([]uint64, n),
+		Pinned: make([]uint64, n), Scratch: make([]uint64, n),
+	}
+	bytes := uint64(c.count) * uint64(c.typ.Size())
+	up, down := bytes, uint64(n-1)*bytes
+	if x.kind == kernel.TwoShot || x.kind == kernel.TwoShotLL {
+		down = 2 * uint64(n-1) * bytes / uint64(n)
+	}
+	if x.kind != kernel.TwoShot { // a word of flag for each word of data
+		up, down = 2*up, 2*down
+	}
+	for r, rk := range g.ranks {
+		e.D2H[r], e.H2D[r], e.Pinned[r] = up, down, g.area()
+		e.OwnStreams = e.OwnStreams && (!rk.shared || x.stream[r] == api.Stream(rk.stream.Handle()))
 	}
 	e.count(g.dry(x, func(o *operation) { _, _ = g.execute(x, o) }))
 }

@@ -154,7 +154,7 @@ func TestEnvironment(t *testing.T) {
 		t.Setenv(gp.EnvP2POff, v)
 		require.Equal(t, "direct", route(gp.Options{}))
 	}
-	for _, name := range []string{gp.EnvP2POff, gp.EnvP2PTrust, gp.EnvLowLatency} {
+	for _, name := range []string{gp.EnvP2POff, gp.EnvP2PTrust, gp.EnvLowLatency, gp.EnvNoExchange} {
 		for _, v := range []string{"", "yes", "True", " 1", "2", "off"} {
 			t.Setenv(name, v)
 			_, err := gp.Open(gp.Options{Driver: d})
@@ -194,5 +194,5 @@ func TestDebugLog(t *testing.T) {
 	w, err = g.AllReduce(b, gp.Sum)
 	wait(t, w, err)
 	require.Contains(t, log.String(), "gp: all_reduce")
-	require.Contains(t, log.String(), "algorithm=ring")
+	require.Contains(t, log.String(), "algorithm=direct")
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
+	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
 	"github.com/geforce-p2p/geforce-p2p/internal/hook"
 	"github.com/geforce-p2p/geforce-p2p/ptx"
@@ -39,6 +40,10 @@ type Group struct {
 	oneBlock bool
 	stride   uint64
 	p2p      [][]direction // [source][destination]
+	allPeers bool          // between all pairs, both ways
+	peerRate float64       // bytes a second of the slowest of them
+	rate     float64       // bytes a second of the slowest link one way; 0: not known
+	share    int           // the most ranks on one link
 
 	// closing is set first, so that calls that wait for the lock see it.
 	closing atomic.Bool
@@ -48,9 +53,15 @@ type Group struct {
 	mu    sync.Mutex // orders enqueueing; guards all below
 	plans map[planKey]*program
 	code  int // instructions of all plans
-	runs  uint64
-	run   run
-	stats Stats
+	// Of SendRecv: the latest first, and the shape of the one in progress.
+	batches   []batch
+	transfers []plan.Transfer
+	rankings  map[rankingKey][]estimate
+	runs      uint64
+	run       run
+	stats     Stats
+
+	exchanges exchanges
 
 	ops     operations
 	waiters waiters
@@ -130,6 +141,7 @@ func Open(o Options) (*Group, error) {
 	}
 	g.debug = g.log.Enabled(context.Background(), slog.LevelDebug)
 	g.proveP2P()
+	g.survey()
 	g.stats = Stats{}
 	g.joins.init(len(g.ranks))
 	return g, nil
@@ -145,6 +157,31 @@ func (g *Group) openRanks(op string, ordinals []int) error {
 		g.ranks = append(g.ranks, r)
 	}
 	return g.takePinned(op)
+}
+
+// survey sums up what the cost model needs of the ranks.
+func (g *Group) survey() {
+	g.allPeers = len(g.ranks) > 1
+	for i, r := range g.ranks {
+		if i == 0 || r.rate < g.rate {
+			g.rate = r.rate
+		}
+		on := 0
+		for j, o := range g.ranks {
+			if r.ctx == o.ctx {
+				on++
+			}
+			if i == j {
+				continue
+			}
+			d := g.p2p[i][j]
+			g.allPeers = g.allPeers && d.use
+			if d.rate > 0 && (g.peerRate == 0 || d.rate < g.peerRate) {
+				g.peerRate = d.rate
+			}
+		}
+		g.share = max(g.share, on)
+	}
 }
 
 // MaxRanks is the most ranks of a group.
@@ -185,6 +222,7 @@ func (g *Group) Stats() Stats {
 // fail keeps the first failure. Later calls answer with it.
 func (g *Group) fail(err error) {
 	if g.failure.CompareAndSwap(nil, &failure{err}) {
+		g.abort()
 		g.log.Error("gp: group failed", "error", err)
 	}
 }

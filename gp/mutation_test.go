@@ -34,6 +34,7 @@ type course struct {
 	machine string
 	ranks   int // round robin over the machine's GPUs
 	calls   []courseCall
+	pinned  int64 // the budget, if it is not small
 
 	spec sim.Spec
 }
@@ -132,10 +133,16 @@ func courses() []course {
 			}
 			name := fmt.Sprintf("%s %s on %d ranks", k.op, k.alg, ranks)
 			if of&small != 0 {
+				one := one
+				one.before = k.alg == gp.AlgorithmDirect // likewise
 				cs = append(cs, course{name: name + ", small", machine: "4x4090", ranks: ranks, calls: append(times(round, one), with(one, inPlace), with(one, oneStream))})
 			}
 			if of&large != 0 {
-				cs = append(cs, course{name: name + ", large", machine: "4x4090", ranks: ranks, calls: []c{few, with(few, before)}})
+				first := few
+				if k.alg == gp.AlgorithmDirect {
+					first.before = true // the ends are joined for who waits for the call, too
+				}
+				cs = append(cs, course{name: name + ", large", machine: "4x4090", ranks: ranks, calls: []c{first, with(few, before)}})
 			}
 			if of&place != 0 {
 				cs = append(cs, course{name: name + ", in place", machine: "4x4090", ranks: ranks, calls: []c{with(few, inPlace), with(one, inPlace), with(few, inPlace)}})
@@ -147,9 +154,9 @@ func courses() []course {
 	// on the callers' streams, a large one goes on nearly to the end of both, and
 	// copies go on in pinned memory alone: the last call, on the lanes, is behind the
 	// first by its scratch and by nothing else.
-	little := c{op: "all_reduce", n: 3 * 4 * kib, chunk: 4 * kib}
-	wide := c{op: "all_reduce", n: 3 * 1280 * kib, chunk: 320 * kib, wide: true}
-	last := c{op: "all_reduce", n: 3 * 72 * kib, wide: true}
+	little := c{op: "all_reduce", alg: gp.AlgorithmRing, n: 3 * 4 * kib, chunk: 4 * kib}
+	wide := c{op: "all_reduce", alg: gp.AlgorithmRing, n: 3 * 1280 * kib, chunk: 320 * kib, wide: true}
+	last := c{op: "all_reduce", alg: gp.AlgorithmRing, n: 3 * 72 * kib, wide: true}
 	cs = append(cs, course{name: "all_reduce ring on 3 ranks, wide partials", machine: "4x4090", ranks: 3,
 		calls: []c{little, wide, with(one, func(c *c) { c.n = 100 * kib }), with(one, func(c *c) { c.n, c.from, c.to = 100*kib, 1, 2 }), with(one, func(c *c) { c.n, c.from, c.to = 100*kib, 2, 0 }), last}})
 	// Orders of calls that nobody thought of.
@@ -158,6 +165,12 @@ func courses() []course {
 		k := course{name: fmt.Sprintf("anything, %d", seed), machine: "4x4090", ranks: 2 + rng.IntN(2)}
 		for range 5 {
 			one := c{op: []string{"copy", "all_reduce", "all_gather"}[rng.IntN(3)], n: 4 * (1 + rng.IntN(80*kib)), one: rng.IntN(4) == 0}
+			switch one.op {
+			case "all_reduce":
+				one.alg = gp.AlgorithmRing
+			case "all_gather":
+				one.alg = gp.AlgorithmDirect
+			}
 			if rng.IntN(2) == 0 {
 				one.chunk = 128 * kib
 			}
@@ -241,6 +254,9 @@ func (c course) play(t testing.TB, k int, opts ...sim.Option) (p play) {
 		base = &traced{Driver: calls, t: p.trace, group: true}
 	}
 	o := options(t, over(t, base), c.ranks)
+	if c.pinned > 0 {
+		o.PinnedBytes = c.pinned
+	}
 	if strings.HasSuffix(c.machine, "-p2p") {
 		o.P2P = gp.P2PTrust
 	}
@@ -606,8 +622,9 @@ func TestEveryWaitIsNeeded(t *testing.T) {
 // unused are functions that no algorithm of a course comes to, and why. One that
 // a course does come to must not be here.
 var unused = map[string]string{
-	"leaveTogether": "no algorithm joins its queues",
-	"explainOrder":  "an explanation counts calls and makes none",
+	"exchange":     "no course has kernels that wait for each other",
+	"behind":       "likewise",
+	"explainOrder": "an explanation counts calls and makes none",
 }
 
 // A waitSite is a line of package gp that makes waits: it calls the driver, or a

@@ -48,6 +48,12 @@ type Options struct {
 	PinnedBytes int64
 	// P2P says what to do with peer-to-peer.
 	P2P P2PMode
+	// KernelDeadline is how long the kernels of a collective wait for each other
+	// before they give up and the group fails; 0 is DefaultKernelDeadline. On a GPU
+	// with a display watchdog it is half a second at most.
+	KernelDeadline time.Duration
+	// NoExchange leaves out the algorithms whose kernels wait for each other.
+	NoExchange bool
 	// PerCopy is what a piece of a staged copy costs on top of its bytes, for the
 	// choice of the piece's length; 0 is 5 microseconds, as measured.
 	PerCopy time.Duration
@@ -66,14 +72,23 @@ const (
 	// AlgorithmAuto leaves the choice to the library.
 	AlgorithmAuto Algorithm = ""
 	// AlgorithmRing sends shards around the ring of ranks, by DMA into
-	// scratch memory (all_reduce, all_gather).
+	// scratch memory (all_reduce, all_gather, reduce_scatter).
 	AlgorithmRing Algorithm = "ring"
 	// AlgorithmRingZeroCopy is the ring in which the reduction reads the
 	// staged bytes in host memory, without scratch (all_reduce).
 	AlgorithmRingZeroCopy Algorithm = "ring_zero_copy"
-	// AlgorithmDirect writes each shard to host memory once, and every rank
-	// reads it there (all_gather).
+	// AlgorithmDirect writes what others need to host memory once, and every
+	// rank reads it there: all collectives.
 	AlgorithmDirect Algorithm = "direct"
+	// AlgorithmTwoShot is one kernel a rank: each folds its shard of all ranks'
+	// data in host memory and puts the result there for the others (all_reduce).
+	AlgorithmTwoShot Algorithm = "two_shot"
+	// AlgorithmOneShot is one kernel a rank, which reads all that the others
+	// have put into host memory (all_reduce, all_gather).
+	AlgorithmOneShot Algorithm = "one_shot"
+	// AlgorithmPeer moves everything by peer copies, where P2P is proven and
+	// faster for all pairs: all collectives.
+	AlgorithmPeer Algorithm = "peer"
 )
 
 // Route names the way of a copy.

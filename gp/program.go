@@ -25,9 +25,6 @@ type program struct {
 	plan   *plan.Plan // without its steps
 	steps  int
 	inline bool
-	// joined says that the run's ends are gathered on the lane of the joins, so
-	// that who comes behind it waits for one event and not for every rank's.
-	joined bool
 	code   []instr
 	folds  []fold
 	rows   []rows
@@ -121,17 +118,18 @@ func makeRef(p *plan.Plan, s plan.Span) ref {
 	return ref{s.Space, uint8(s.Rank), uint16(buf), s.Off}
 }
 
-// compile turns a plan into a program. Events are given out as registers are:
+// compile turns a plan into a program, for which it may change the plan. Events are given out as registers are:
 // one is free for the next record as soon as its last wait has been enqueued.
 // The ranks' pinned memory lies stride bytes apart, where it matters.
 func compile(p *plan.Plan, inline bool, stride uint64) *program {
 	pr := &program{inline: inline, steps: len(p.Steps), events: make([]int, p.Ranks), uses: make([]uses, p.Ranks)}
-	queue := func(s *plan.Step) (int, uint8) {
-		if inline {
-			return s.Rank * plan.Lanes, 0
+	if inline {
+		// One lane for all that a rank does.
+		for i := range p.Steps {
+			p.Steps[i].Lane = plan.LaneOut
 		}
-		return s.Rank*plan.Lanes + int(s.Lane), uint8(s.Lane)
 	}
+	queue := func(s *plan.Step) (int, uint8) { return s.Rank*plan.Lanes + int(s.Lane), uint8(s.Lane) }
 	waits := p.Waits()
 	lastWait := make([]int, len(p.Steps)) // the last step that waits for step i, 0 if none
 	for j, ws := range waits {
@@ -160,9 +158,7 @@ func compile(p *plan.Plan, inline bool, stride uint64) *program {
 			r := p.Steps[i].Rank
 			free[r] = append(free[r], eventOf[i])
 		}
-		if s.Kind == plan.Join {
-			pr.joined = pr.joined || s.Lane == plan.LaneJoin
-		} else {
+		if s.Kind != plan.Join {
 			pr.add(p, s, lane, j, stride)
 		}
 		if lastWait[j] != 0 {
@@ -439,8 +435,9 @@ type planKey struct {
 	red     dtype.Op
 	count   uint64 // elements, or bytes of a copy
 	chunk   uint64
-	budget  uint64 // of pinned memory, as it was had
+	budget  uint64 // of pinned memory, of a copy
 	inPlace bool
+	root    int8
 }
 
 // The plan cache is bounded in plans, and in instructions of all plans together

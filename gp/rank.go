@@ -20,6 +20,8 @@ type module = kernel.Module
 // share of pinned host memory, and a stream that orders its buffers unless they
 // are given another.
 type Rank struct {
+	RankOps
+
 	g      *Group
 	index  int
 	device cuda.Device
@@ -30,8 +32,9 @@ type Rank struct {
 	lane   [plan.Lanes]*cuda.Stream // that of the joins on rank 0 only, once it is needed
 	lanes  [plan.Lanes]api.Stream
 
-	node int     // the NUMA node of the GPU, or anyNode
-	rate float64 // bytes a second that its link can carry one way; 0: not known
+	shared bool    // another rank is on the same GPU
+	node   int     // the NUMA node of the GPU, or anyNode
+	rate   float64 // bytes a second that its link can carry one way; 0: not known
 
 	block      *block // where the rank's pinned memory is, from blockOff on
 	blockOff   uint64
@@ -43,7 +46,6 @@ type Rank struct {
 	scratch     arena
 	scratchBase api.Ptr
 	fenceEvent  api.Event
-	endEvents   [plan.Lanes]api.Event
 	planEvents  []api.Event
 	marks       []*mark // all that were made
 	freeMarks   []*mark
@@ -72,6 +74,9 @@ func (r *Rank) Context() *cuda.Context { return r.cc }
 // says otherwise: non-blocking, the rank's own.
 func (r *Rank) Stream() *cuda.Stream { return r.stream }
 
+// queue is the rank's own stream as the seam has it.
+func (r *Rank) queue() api.Stream { return api.Stream(r.stream.Handle()) }
+
 // openRank retains the device's primary context and makes what a rank needs.
 // seen maps the UUIDs of the ranks so far to their index.
 func openRank(g *Group, index, ordinal int, seen map[string]int) (_ *Rank, err error) {
@@ -92,12 +97,18 @@ func openRank(g *Group, index, ordinal int, seen map[string]int) (_ *Rank, err e
 	if first, twice := seen[uuid.String()]; twice && !g.opts.AllowSameGPU {
 		return nil, argument(op, index, "GPU %d (%s) is already rank %d: Options.AllowSameGPU permits it", ordinal, name, first)
 	}
-	seen[uuid.String()] = index
+	first, shared := seen[uuid.String()]
+	if shared {
+		g.ranks[first].shared = true
+	} else {
+		seen[uuid.String()] = index
+	}
 	cc, err := dev.Primary()
 	if err != nil {
 		return nil, wrap(err)
 	}
-	r := &Rank{g: g, index: index, device: dev, name: name, cc: cc, ctx: api.Context(cc.Handle()), mem: map[*memory]struct{}{}}
+	r := &Rank{g: g, index: index, device: dev, name: name, cc: cc, ctx: api.Context(cc.Handle()), shared: shared, mem: map[*memory]struct{}{}}
+	r.RankOps.r = r
 	r.locate()
 	defer func() {
 		if err != nil {
@@ -113,23 +124,14 @@ func openRank(g *Group, index, ordinal int, seen map[string]int) (_ *Rank, err e
 		return nil, wrap(err)
 	}
 	call, c := r.bound(func(d api.Driver) (string, api.Code) {
-		for _, ev := range r.ownEvents() {
-			var c api.Code
-			if *ev, c = d.EventCreate(api.EventDisableTiming); c != api.Success {
-				return "cuEventCreate", c
-			}
-		}
-		return "", api.Success
+		ev, c := d.EventCreate(api.EventDisableTiming)
+		r.fenceEvent = ev
+		return "cuEventCreate", c
 	})
 	if c != api.Success {
 		return nil, g.callError(op, r, call, c)
 	}
 	return r, nil
-}
-
-// ownEvents are those that serve every run.
-func (r *Rank) ownEvents() []*api.Event {
-	return []*api.Event{&r.fenceEvent, &r.endEvents[plan.LaneOut], &r.endEvents[plan.LaneIn]}
 }
 
 // openLane makes a lane's stream.
@@ -210,11 +212,8 @@ func (r *Rank) close() error {
 		for _, ev := range r.planEvents {
 			keep("cuEventDestroy", d.EventDestroy(ev))
 		}
-		for _, ev := range r.ownEvents() {
-			if *ev != 0 {
-				keep("cuEventDestroy", d.EventDestroy(*ev))
-				*ev = 0
-			}
+		if r.fenceEvent != 0 {
+			keep("cuEventDestroy", d.EventDestroy(r.fenceEvent))
 		}
 		if r.scratchBase != 0 {
 			keep("cuMemFree", d.MemFree(r.scratchBase))
@@ -224,7 +223,7 @@ func (r *Rank) close() error {
 	if c != api.Success {
 		errs = append(errs, r.g.callError("close", r, call, c))
 	}
-	r.marks, r.freeMarks, r.planEvents, r.scratchBase = nil, nil, nil, 0
+	r.marks, r.freeMarks, r.planEvents, r.fenceEvent, r.scratchBase = nil, nil, nil, 0, 0
 	for _, s := range [...]*cuda.Stream{r.stream, r.lane[plan.LaneJoin], r.lane[plan.LaneIn], r.lane[plan.LaneOut]} {
 		if s != nil {
 			errs = append(errs, s.Close())

@@ -30,9 +30,12 @@ type operation struct {
 	algorithm string
 	finished  atomic.Bool // all marks are done, or err is set
 
-	mu    sync.Mutex
-	gen   uint64
-	marks []*mark
+	mu  sync.Mutex
+	gen uint64
+	// exchange says that its kernels may have given up waiting for each other,
+	// which the driver does not know of.
+	exchange bool
+	marks    []*mark
 	// besides are ranks whose end the marks imply, one for each context that no
 	// mark is of. If one of those is lost, the marks may still be reached, or
 	// never: only asking it tells.
@@ -76,7 +79,7 @@ func (g *Group) begin(name, algorithm string) *operation {
 	} else {
 		o = &operation{g: g}
 	}
-	o.name, o.algorithm = name, algorithm
+	o.name, o.algorithm, o.exchange = name, algorithm, false
 	return o
 }
 
@@ -179,6 +182,12 @@ func (o *operation) pollLocked(patient bool) bool {
 			if c := o.g.api.EventQuery(r.fenceEvent); c != api.Success && c != api.NotReady {
 				return o.end(r, c)
 			}
+		}
+	}
+	if done && o.exchange {
+		if err := o.g.gaveUp(o.name); err != nil {
+			o.err = err
+			o.g.fail(err)
 		}
 	}
 	if done {

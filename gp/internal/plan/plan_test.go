@@ -336,6 +336,9 @@ func TestEveryTypeAndReduction(t *testing.T) {
 	for _, ty := range dtype.Types {
 		for _, op := range dtype.Ops {
 			for _, ranks := range []int{2, 3, 5} {
+				if !thorough && ranks != 2+int(ty+dtype.Type(op))%2 {
+					continue
+				}
 				for _, f := range []func(Args) (*Plan, error){
 					RingAllReduce, RingReduceScatter, DirectAllReduce, DirectReduceScatter, rooted(DirectReduce), peer(DirectAllReduce),
 				} {
@@ -360,7 +363,7 @@ func TestLargePlans(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	count := uint64(1<<19 + 3)
 	if !thorough {
-		count = 1<<17 + 3
+		count = 1<<16 + 3
 	}
 	for i, al := range algorithms {
 		a := Args{
@@ -428,7 +431,7 @@ func TestManyRanks(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	for i, ty := range []dtype.Type{dtype.Float16, dtype.Int8, dtype.Float64} {
 		for k, al := range algorithms[3:] {
-			if (i+k)%3 > 0 && k > 1 {
+			if (i+k)%3 > 0 && k > 1 || !thorough && i > 0 {
 				continue
 			}
 			a := Args{Ranks: 33, Count: 100, Type: ty, Op: dtype.Avg, Chunk: 64}
