@@ -16,6 +16,7 @@ extern "C" __global__ void __launch_bounds__(512) gp_echo(Exchange x) {
 		ended = 0;
 	__syncthreads();
 	Wait wait = patience(x);
+	const bool eager = few(units, 2);
 
 #pragma unroll 1
 	for (u64 batch = 0; batch < x.in; batch++) {
@@ -27,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(512) gp_echo(Exchange x) {
 			for (u32 base = thread - lane; base < units; base += stride) {
 				const u32 u = base + lane;
 				u64 d[SLOTS], at[SLOTS] = {x.area[0] + words + 16 * (u64)u};
-				if (!receive(d, at, u < units, epoch, &wait, 0, 2))
+				if (!receive(d, at, u < units ? 1 : 0, eager, epoch, &wait, 0, 2))
 					return;
 				if (u < units)
 					send(x.area[1] + words + 16 * (u64)u, ~d[0], epoch);

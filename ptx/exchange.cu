@@ -130,15 +130,19 @@ GP_DEV u32 wrapped(u32 r, u32 n) { return r >= n ? r - n : r; }
 // the latency of the link.
 #define SLOTS 8
 
+// Is it little that all ranks read, of so many units of each other?
+GP_DEV bool few(u32 units, u32 n) { return units * n * n <= 1024; }
+
 // Waits for the two words at at[j] for each j that this thread's want has, and
 // puts their data into d[j]. Slot j is of the rank first + j, wrapped. False if
 // the warp has to end.
 //
 // What is not there at first is waited for by the first thread alone, at the
-// first such slot of the warp, whose word is there whenever another thread's
-// is wanted: to have all threads read what has not come would fill the link
-// that it has to come by.
-GP_DEV bool receive(u64 *d, const u64 *at, u32 want, u32 epoch, Wait *wait, u32 first, u32 n) {
+// first slot that any thread of the warp still wants and of which the first
+// thread has a word too: to have all read what has not come would fill the link
+// that it has to come by. Where that is little (see few) all read all again,
+// which saves the way of one more read.
+GP_DEV bool receive(u64 *d, const u64 *at, u32 want, bool eager, u32 epoch, Wait *wait, u32 first, u32 n) {
 	u64 w[SLOTS][2];
 #pragma unroll
 	for (int j = 0; j < SLOTS; j++)
@@ -168,17 +172,17 @@ GP_DEV bool receive(u64 *d, const u64 *at, u32 want, u32 epoch, Wait *wait, u32 
 					a = at[j];
 					slot = j;
 				}
+			u64 v[2], data;
 #pragma unroll 1
-			for (;;) {
-				u64 v[2], data;
-				load_words(v, a);
-				if (arrived(v, epoch, &data))
-					break;
+			do {
 				if (enough(wait, wrapped(first + slot, n))) {
 					end = 1u << 31;
 					break;
 				}
-			}
+				if (eager)
+					break;
+				load_words(v, a);
+			} while (!arrived(v, epoch, &data));
 		}
 	}
 	return true;

@@ -29,17 +29,14 @@ type crew struct {
 	epoch   uint64
 }
 
-// newCrew lays out n ranks with buffers of so many bytes, off bytes behind a
-// multiple of 256. Device memory has In and Out, host memory the rest.
-func newCrew(t testing.TB, n, most, off int, mem *arena) *crew {
-	c := &crew{t: t, n: n, most: most, mem: mem}
-	for _, k := range []kernel.Kind{kernel.OneShot, kernel.TwoShotLL, kernel.TwoShot, kernel.Gather} {
-		c.bytes = max(c.bytes, kernel.AreaNeed(k, uint64(most), n))
-	}
+// newCrew lays out n ranks with buffers of so many bytes at In and at Out, off
+// bytes behind a multiple of 256. Device memory has these, host memory the rest.
+func newCrew(t testing.TB, n, most, outBytes, off int, mem *arena) *crew {
+	c := &crew{t: t, n: n, most: most, mem: mem, bytes: crewArea(n, most)}
 	mem.devN, mem.hostN = 0, 0
 	for r := range n {
 		in, _ := mem.place(most, off, false)
-		out, _ := mem.place(most*n, off, false)
+		out, _ := mem.place(outBytes, off, false)
 		page, b := mem.place(kernel.ControlBytes, 0, true)
 		clear(b)
 		c.area[r], b = mem.place(int(c.bytes), 0, true)
@@ -49,12 +46,19 @@ func newCrew(t testing.TB, n, most, off int, mem *arena) *crew {
 	return c
 }
 
+// crewMost is the most bytes of a crew's messages by LL words.
+const crewMost = 256 << 10
+
+// crewArea is the size of a crew's areas.
+func crewArea(n, most int) uint64 {
+	return max(kernel.AreaNeed(kernel.OneShot, uint64(min(most, crewMost)), n), kernel.AreaNeed(kernel.TwoShot, uint64(most), n))
+}
+
 // crewArena is memory for a crew.
-func crewArena(n, most int) *arena {
-	b := int(max(kernel.AreaNeed(kernel.OneShot, uint64(most), n), kernel.AreaNeed(kernel.TwoShot, uint64(most), n)))
+func crewArena(n, most, out int) *arena {
 	return &arena{
 		devAt: 0x7f0000000000, hostAt: 0x10000000000,
-		dev: make([]byte, n*(most*(n+1)+2048)), host: make([]byte, n*(b+2048)),
+		dev: make([]byte, n*(most+out+2048)), host: make([]byte, n*(int(crewArea(n, most))+2048)),
 	}
 }
 
@@ -108,7 +112,7 @@ func TestEmbeddedExchange(t *testing.T) {
 							continue
 						}
 						off := []int{0, s, 16 - s}[(i+j)%3]
-						c := newCrew(t, n, count*s, off, crewArena(n, count*s+32))
+						c := newCrew(t, n, count*s, count*s, off, crewArena(n, count*s+32, count*s+32))
 						c.epoch = 1<<32 - 3
 						for e := range 2 {
 							op := dtype.Ops[(i+j+3*e)%5]
@@ -154,5 +158,116 @@ func TestEmbeddedExchange(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// all_gather at every alignment of both sides, which the count decides too.
+func TestEmbeddedGather(t *testing.T) {
+	prog := compileEmbedded(t, kernel.ExchangeModule(kernel.Gather, 0), kernel.ExchangeEntry(kernel.Gather, 0))
+	r := rand.New(rand.NewPCG(11, 12))
+	for _, n := range []int{1, 2, 3, 9} {
+		for i, count := range []int{1, 4, 7, 8, 20, 64, 333, 720} {
+			if (n > 2 || slow) && count > 64 {
+				continue
+			}
+			off := []int{0, 4, 1, 8}[i%4]
+			c := newCrew(t, n, count, count*n, off, crewArena(n, count+32, count*n+32))
+			for c.epoch = 1; c.epoch < 4; c.epoch++ {
+				var want []byte
+				for r2 := range n {
+					if c.epoch == 3 {
+						c.in[r2] = c.out[r2] + uint64(r2*count)
+					}
+					b := c.at(c.in[r2], count)
+					fill(b, dtype.Uint8, r)
+					want = append(want, b...)
+				}
+				before := bytes.Clone(c.mem.dev)
+				require.NoError(t, c.emulate(r, prog, 1+i%2, 32, -1, 0, func(r int) kernel.Exchange {
+					return c.exchange(kernel.Gather, 0, count, 0, r)
+				}))
+				for r2 := range n {
+					got := c.at(c.out[r2], len(want))
+					require.True(t, bytes.Equal(want, got), "%d bytes of %d ranks, offset %d", count, n, off)
+					copy(got, before[c.out[r2]-c.mem.devAt:])
+				}
+				require.True(t, bytes.Equal(before, c.mem.dev), "%d bytes of %d ranks: wrote outside", count, n)
+			}
+		}
+	}
+}
+
+func TestEmbeddedHandshake(t *testing.T) {
+	prog := compileEmbedded(t, kernel.ExchangeModule(kernel.Handshake, 0), kernel.ExchangeEntry(kernel.Handshake, 0))
+	r := rand.New(rand.NewPCG(13, 14))
+	for _, n := range []int{1, 2, 16} {
+		c := newCrew(t, n, 64, 64, 0, crewArena(n, 64, 64))
+		for c.epoch = 1; c.epoch < 4; c.epoch++ {
+			require.NoError(t, c.emulate(r, prog, 1, 64, -1, 0, func(r int) kernel.Exchange {
+				return c.exchange(kernel.Handshake, 0, 1, 0, r)
+			}))
+			for r := range n {
+				require.Equal(t, kernel.Status{Code: kernel.StatusDone, Epoch: uint32(c.epoch)}, c.status(r))
+			}
+		}
+	}
+}
+
+// A rank that is missing: all threads of the others leave, at the deadline or
+// when the host says so, and say for whom they waited.
+func TestEmbeddedGivesUp(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 16))
+	for _, k := range []kernel.Kind{kernel.OneShot, kernel.TwoShotLL, kernel.TwoShot, kernel.Gather, kernel.Handshake} {
+		typ, count := dtype.Type(0), 100
+		if k.Reduces() {
+			typ = dtype.Float32
+		}
+		if k == kernel.Handshake {
+			count = 1
+		}
+		prog := compileEmbedded(t, kernel.ExchangeModule(k, typ), kernel.ExchangeEntry(k, typ))
+		for _, want := range []kernel.StatusCode{kernel.StatusTimedOut, kernel.StatusAborted} {
+			const n, missing = 3, 1
+			c := newCrew(t, n, 400, 1200, 0, crewArena(n, 400, 1200))
+			c.epoch = 77
+			deadline := uint64(40_000)
+			if want == kernel.StatusAborted {
+				deadline = 1e12
+				for r := range n {
+					c.at(c.control[r]+kernel.AbortWord, 4)[0] = 1
+				}
+			}
+			require.NoError(t, c.emulate(r, prog, 1, 64, missing, typ, func(r int) kernel.Exchange {
+				x := c.exchange(k, 0, count, 0, r)
+				x.DeadlineNs = deadline
+				return x
+			}))
+			for r := range n {
+				if r != missing {
+					require.Equal(t, kernel.Status{Code: want, Peer: missing, Epoch: 77}, c.status(r), "%v", k)
+				}
+			}
+		}
+	}
+}
+
+// The echo's answers to two batches, in either half.
+func TestEmbeddedEcho(t *testing.T) {
+	prog := compileEmbedded(t, kernel.ExchangeModule(kernel.EchoBulk, 0), kernel.ExchangeEntry(kernel.EchoBulk, 0))
+	r := rand.New(rand.NewPCG(17, 18))
+	for _, k := range []kernel.Kind{kernel.EchoWords, kernel.EchoBulk} {
+		c := newCrew(t, 2, 1600, 0, 0, crewArena(2, 1600, 0))
+		c.epoch = 5
+		e := newEcho(c.exchange(k, 0, 1600, 0, 1), 2, 2, c.at(c.area[0], int(c.bytes)), c.at(c.area[1], int(c.bytes)))
+		for b := range uint64(2) {
+			e.post(b)
+		}
+		require.NoError(t, emu.Together(r, c.mem, emu.Launch{Kernel: prog, Grid: 2, Block: 64, Params: e.x.Append(nil, 0)}))
+		for b := range uint64(2) {
+			all, wrong := e.take(b)
+			require.True(t, all)
+			require.Equal(t, -1, wrong)
+		}
+		require.Zero(t, c.status(1))
 	}
 }

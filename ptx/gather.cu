@@ -25,6 +25,7 @@ extern "C" __global__ void __launch_bounds__(512) gp_gather(Exchange x) {
 	}
 
 	Wait wait = patience(x);
+	const bool eager = few(units, n);
 #pragma unroll 1
 	for (u32 j0 = 0; j0 < n - 1; j0 += SLOTS)
 #pragma unroll 1
@@ -40,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(512) gp_gather(Exchange x) {
 					want |= 1u << j;
 				}
 			}
-			if (!receive(d, at, want, epoch, &wait, first, n))
+			if (!receive(d, at, want, eager, epoch, &wait, first, n))
 				return;
 #pragma unroll 1
 			for (int j = 0; want >> j & 1; j++) {

@@ -53,6 +53,7 @@ extern "C" __global__ void __launch_bounds__(512) GP_JOIN(gp_ll_, GP_TAG)(Exchan
 
 	// The fold. Warps go through together: see receive.
 	Wait wait = patience(x);
+	const bool eager = few(shard, n);
 #pragma unroll 1
 	for (u32 base = thread - lane; base < shard; base += stride) {
 		const u32 u = (two ? rank * shard : 0) + base + lane;
@@ -72,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(512) GP_JOIN(gp_ll_, GP_TAG)(Exchan
 					want |= 1u << j;
 				}
 			}
-			if (!receive(some, at, want, epoch, &wait, j0, n))
+			if (!receive(some, at, want, eager, epoch, &wait, j0, n))
 				return;
 #pragma unroll
 			for (int j = 0; j < SLOTS; j++) {
@@ -119,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(512) GP_JOIN(gp_ll_, GP_TAG)(Exchan
 					}
 				}
 			}
-			if (!receive(d, at, want, epoch, &wait, first, n))
+			if (!receive(d, at, want, eager, epoch, &wait, first, n))
 				return;
 #pragma unroll
 			for (int j = 0; j < SLOTS; j++)

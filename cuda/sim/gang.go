@@ -34,7 +34,7 @@ const longest = 1000 * time.Hour
 // vain ends at its deadline, or when it sees its abort word; then the gang is
 // broken, and those that come later wait in vain too.
 //
-// In bytes, a member runs when its time is decided: in steps, which wait for
+// In bytes, a member runs once it has begun in time: in steps, which wait for
 // what the others' steps leave in memory.
 type gang struct {
 	n       int
@@ -58,8 +58,8 @@ type member struct {
 	v    view
 
 	abort   *uint32 // the word in its control page
-	waiting bool    // it has begun and others have not
-	decided bool    // how it ends is known
+	begun   bool    // in time
+	waiting bool    // likewise, and others have not
 	gaveUp  kernel.StatusCode
 	tried   uint64 // the step at which it could not go on
 
@@ -160,8 +160,9 @@ func (m *Machine) charges(w *work, k *member) {
 // go on.
 func (t *timeline) begin(k *member, at time.Duration) {
 	g := k.g
+	k.begun = true
 	if k.n.s.ctx.fault != api.Success {
-		g.broken, k.decided = true, true
+		g.broken = true
 		t.finish(k.n, at)
 		return
 	}
@@ -169,7 +170,7 @@ func (t *timeline) begin(k *member, at time.Duration) {
 	if g.begun == g.n && !g.broken {
 		g.flowing = g.n
 		for _, o := range g.members {
-			o.waiting, o.decided = false, true
+			o.waiting = false
 			if len(o.n.work.loads) == 0 {
 				t.flown(o, at)
 				continue
@@ -208,7 +209,7 @@ func (t *timeline) expired(k *member, at time.Duration, c kernel.StatusCode) {
 	if !k.waiting {
 		return
 	}
-	k.waiting, k.decided, k.gaveUp, k.g.broken = false, true, c, true
+	k.waiting, k.gaveUp, k.g.broken = false, c, true
 	t.gangs.waiting = slices.DeleteFunc(t.gangs.waiting, func(o *member) bool { return o == k })
 	t.finish(k.n, at)
 	t.gangs.gaveUp(k.n)
@@ -274,21 +275,38 @@ func (m *Machine) tryStep(k *member) (ended bool, code api.Code) {
 	if moved {
 		all.stamp++
 	}
-	if err == nil && !done && k.gaveUp != kernel.StatusNone {
-		done, err = true, k.coop.GiveUp(k.v, k.gaveUp)
-	}
-	if !done && err == nil {
-		k.tried = all.stamp
-		return false, api.Success
-	}
-	all.stamp++
-	return true, fault(err)
+	k.tried = all.stamp
+	return done || err != nil, fault(err)
 }
 
 // stuck tells whether a stream's next command is a member whose last step found
 // nothing that it waits for, and nothing has been done since.
 func (m *Machine) stuck(n *node) bool {
 	return n.member != nil && n.member.tried == m.line.gangs.stamp
+}
+
+// yield lets a member give up where nothing goes on: one that has done so in
+// time, else one whose gang has ended there, but that does not find what the
+// others left in memory, because another command has written there.
+func (m *Machine) yield() {
+	var front *stream
+	for _, s := range m.active {
+		k := s.pending[0].member
+		if k == nil || !s.pending[0].free() || k.waiting {
+			continue
+		}
+		if front == nil || k.gaveUp != kernel.StatusNone {
+			front = s
+		}
+	}
+	if front == nil {
+		panic("sim: the bytes of a command can never run")
+	}
+	k := front.pending[0].member
+	if k.gaveUp == kernel.StatusNone {
+		k.gaveUp = kernel.StatusTimedOut
+	}
+	m.retire(front, fault(k.coop.GiveUp(k.v, k.gaveUp)))
 }
 
 // An order is how the exchanges over the same areas follow each other, for a

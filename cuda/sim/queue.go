@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
-	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
 // queueLimit is the commands that a stream holds before enqueueing blocks, as
@@ -116,7 +115,9 @@ func (m *Machine) until(n *node) {
 // flush runs the bytes of a command that has ended in time.
 func (m *Machine) flush(n *node) {
 	for !n.ran {
-		m.step()
+		if !m.step() {
+			m.yield()
+		}
 	}
 }
 
@@ -140,29 +141,18 @@ func (m *Machine) done(n *node) bool {
 // step runs the bytes of one command: of those whose predecessors have run, one
 // in the stream that has the highest priority. Priorities are drawn from the
 // seed, and drawn again now and then, so that one stream may get far ahead of
-// another, which choosing evenly would hardly ever do.
-//
-// A kernel that waits for others runs in steps, between which others have their
-// turns. Where nothing goes on but such kernels that have met nothing they wait
-// for, their memory is not what they left there, and one gives up.
-func (m *Machine) step() {
-	var pick, stuck *stream
+// another, which choosing evenly would hardly ever do. It is false where there is
+// none. A kernel that waits for others runs in steps, between which others have
+// their turns.
+func (m *Machine) step() bool {
+	var pick *stream
 	for _, s := range m.active {
-		n := s.pending[0]
-		switch {
-		case pick != nil && s.priority <= pick.priority, !n.free():
-		case m.stuck(n):
-			stuck = s
-		default:
+		if (pick == nil || s.priority > pick.priority) && s.pending[0].free() && !m.stuck(s.pending[0]) {
 			pick = s
 		}
 	}
-	if pick == nil && stuck != nil {
-		pick = stuck
-		pick.pending[0].member.gaveUp = kernel.StatusTimedOut
-	}
 	if pick == nil {
-		return
+		return false
 	}
 	n := pick.pending[0]
 	if m.rng.IntN(4) == 0 {
@@ -174,27 +164,34 @@ func (m *Machine) step() {
 	case n.member != nil:
 		var ended bool
 		if ended, code = m.tryStep(n.member); !ended {
-			return
+			return true
 		}
 	case n.run != nil:
 		code = n.run()
 	}
+	m.retire(pick, code)
+	return true
+}
+
+// retire takes a command off a stream's front, whose bytes have run.
+func (m *Machine) retire(s *stream, code api.Code) {
 	if code != api.Success {
-		pick.ctx.fault = code
+		s.ctx.fault = code
 	}
 	m.line.gangs.stamp++
-	pick.pending[0] = nil
-	pick.pending = pick.pending[1:]
-	if len(pick.pending) == 0 {
-		m.active = slices.DeleteFunc(m.active, func(s *stream) bool { return s == pick })
+	n := s.pending[0]
+	s.pending[0] = nil
+	s.pending = s.pending[1:]
+	if len(s.pending) == 0 {
+		m.active = slices.DeleteFunc(m.active, func(o *stream) bool { return o == s })
 	}
 	n.ran, n.run, n.deps = true, nil, nil
 }
 
-// free tells whether a command's bytes may run. How a kernel that waits for
-// others ends is for time to say first.
+// free tells whether a command's bytes may run. A kernel that waits for others
+// must have begun in time too.
 func (n *node) free() bool {
-	if n.member != nil && !n.member.decided {
+	if n.member != nil && !n.member.begun {
 		return false
 	}
 	for _, d := range n.deps {

@@ -22,7 +22,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 	"github.com/geforce-p2p/geforce-p2p/ptx/internal/isa"
@@ -55,17 +57,34 @@ func run(clang, dir string, check bool) error {
 	if err := os.WriteFile(header, prelude, 0o600); err != nil {
 		return err
 	}
+	// Compiling is most of the time, and each module is alone.
+	modules := kernel.Modules()
+	texts := make([]string, len(modules))
+	failures := make([]error, len(modules))
+	var wg sync.WaitGroup
+	turn := make(chan struct{}, runtime.NumCPU())
+	for i, m := range modules {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			if texts[i], failures[i] = compile(clang, dir, header, m); failures[i] == nil {
+				failures[i] = isa.Check(texts[i], m.Entries())
+			}
+			if failures[i] != nil {
+				failures[i] = fmt.Errorf("%s: %w", m.Name(), failures[i])
+			}
+		}()
+	}
+	wg.Wait()
+	if err := errors.Join(failures...); err != nil {
+		return err
+	}
 	var faults []error
 	files := map[string]bool{}
-	for _, m := range kernel.Modules() {
-		text, err := compile(clang, dir, header, m)
-		if err != nil {
-			return fmt.Errorf("%s: %w", m.Name(), err)
-		}
-		if err := isa.Check(text, m.Entries()); err != nil {
-			return fmt.Errorf("%s: %w", m.Name(), err)
-		}
-		file := filepath.Join(dir, "embedded", m.Name()+".ptx")
+	for i, m := range modules {
+		file, text := filepath.Join(dir, "embedded", m.Name()+".ptx"), texts[i]
 		files[file] = true
 		if !check {
 			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
@@ -101,7 +120,7 @@ func compile(clang, dir, header string, m kernel.Module) (string, error) {
 		}
 		code = append(code, part...)
 	}
-	source := filepath.Join(filepath.Dir(header), m.Kernel+".cu")
+	source := filepath.Join(filepath.Dir(header), m.Name()+".cu")
 	if err := os.WriteFile(source, code, 0o600); err != nil {
 		return "", err
 	}
