@@ -21,10 +21,10 @@ const joinFrom = 4
 // segment to give and one to take, and what waits for the fold of a segment has
 // a whole segment's transfer to wait in.
 //
-// A slot is written again when the fold (without a fold: the read) of its former
+// A slot is written again when the fold (without a fetch: the read) of its former
 // segment is over on all ranks. A slot of posted results needs no wait of its
-// own if there is one more of them: a rank that folds segment t-1 has behind it
-// read(t-1), and so fetch(t-3).
+// own if there is one more of them than of the others: the ranks that have folded
+// segment t-1 have read it, and so have taken the results of segment t-3 before.
 //
 // Ranks that share a link go in step, if even is set: write(t+1) waits for all of
 // write(t). Else one rank's segments may take the link, ahead of the segment that

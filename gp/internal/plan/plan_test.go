@@ -361,14 +361,14 @@ func TestEveryTypeAndReduction(t *testing.T) {
 
 func TestLargePlans(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
-	count := uint64(1<<19 + 3)
+	count, chunk := uint64(1<<19+3), uint64(1<<16)
 	if !thorough {
-		count = 1<<16 + 3
+		count, chunk = 1<<14+3, 1<<12
 	}
 	for i, al := range algorithms {
 		a := Args{
 			Ranks: 3, Count: count, Type: []dtype.Type{dtype.BFloat16, dtype.Float32}[i%2], Op: dtype.Sum, InPlace: al.inPlace,
-			Chunk: 1 << 16, HostBudget: 1 << 18, ScratchBudget: 1 << 18,
+			Chunk: chunk, HostBudget: 4 * chunk, ScratchBudget: 4 * chunk,
 		}
 		if al.ranks > 0 {
 			a.Ranks = al.ranks
