@@ -78,9 +78,8 @@ type gangKey struct {
 type gangs struct {
 	open    map[gangKey]*gang // not all launched
 	waiting []*member
-	looked  time.Duration // when the host's stores to abort words were last looked at
-	gaveUp  func(*node)   // runs the bytes of one that has just given up
-	stamp   uint64        // counts what is done to bytes
+	gaveUp  func(*node) // runs the bytes of one that has just given up
+	stamp   uint64      // counts what is done to bytes
 }
 
 // launch enqueues a kernel that waits for its peers.
@@ -219,16 +218,15 @@ func (t *timeline) expired(k *member, at time.Duration, c kernel.StatusCode) {
 func (k *member) aborted() bool { return k.abort != nil && atomic.LoadUint32(k.abort) != 0 }
 
 // look sees what the host has stored to abort words. All that is known is that
-// it was not before the last look.
+// it was not before the timeline was last brought up to the host's clock.
 func (m *Machine) look() {
 	t := &m.line
 	for _, k := range t.gangs.waiting {
 		if k.aborted() {
 			began := k.n.start + k.n.work.latency
-			t.expire(k, max(max(began, t.gangs.looked)+kernel.LookNs, t.now), kernel.StatusAborted)
+			t.expire(k, max(began, t.now)+kernel.LookNs, kernel.StatusAborted)
 		}
 	}
-	t.gangs.looked = m.clock
 }
 
 // impatient tells whether the next event is a deadline that another thread can

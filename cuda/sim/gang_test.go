@@ -269,6 +269,13 @@ func TestGangRaces(t *testing.T) {
 		c.epoch++
 		return c.launch(0, kernel.OneShot, s)
 	})
+	race("a buffer of a rank that is only known to have begun", func(c *crew) api.Code {
+		s, e := c.stream(0), c.event(1)
+		c.exchange(kernel.OneShot)
+		c.ok(c.d.EventRecord(e, c.streams[1]))
+		c.ok(c.d.StreamWaitEvent(s, e))
+		return c.d.MemsetD8Async(c.in[0], 0, 64, s)
+	})
 	race("a buffer that is written early", func(c *crew) api.Code {
 		s := c.stream(0)
 		return c.d.MemsetD8Async(c.in[0], 0, 64, s)
@@ -312,12 +319,18 @@ func TestGangDeadline(t *testing.T) {
 func TestGangAbort(t *testing.T) {
 	c := newCrew(t, "2x4090", []int{0, 1})
 	c.epoch = 1
+	begin, end := c.event(0), c.event(0)
+	c.ok(c.d.EventRecord(begin, c.streams[0]))
 	c.ok(c.launch(0, kernel.TwoShot, c.streams[0]))
+	c.ok(c.d.EventRecord(end, c.streams[0]))
 	c.d.Host().Sleep(crewDeadline / 2)
 	require.Equal(t, api.NotReady, c.d.StreamQuery(c.streams[0]))
 	atomic.StoreUint32((*uint32)(c.control[0]), 1)
 	took := c.timed(func() { c.sync(0) })
-	require.Less(t, took, 2*kernel.LookNs*time.Nanosecond)
+	require.Less(t, took, 3*kernel.LookNs*time.Nanosecond)
+	ms, code := c.d.EventElapsedTime(begin, end)
+	c.ok(code)
+	require.GreaterOrEqual(t, time.Duration(float64(ms)*float64(time.Millisecond)), crewDeadline/2-time.Microsecond, "not before it was set")
 	require.Equal(t, kernel.Status{Code: kernel.StatusAborted, Peer: 1, Epoch: 1}, c.status(0))
 
 	// Set before the launch.
@@ -412,10 +425,26 @@ func TestGangTime(t *testing.T) {
 	})
 	require.Greater(t, small, hop)
 	require.Less(t, small, 300*time.Microsecond)
-	// Behind 8 MiB from pinned memory, one rank is late.
+	// What moves nothing takes the launch and the way of a flag.
+	begin, end := c.event(7), c.event(7)
+	c.epoch++
+	for r := range c.n - 1 {
+		c.ok(c.launch(r, kernel.Handshake, c.streams[r]))
+	}
+	big := c.device(7, 8<<20)
 	_, p := c.pinned(8 << 20)
-	big := c.device(3, 8<<20)
-	c.use(3)
+	c.ok(c.d.MemcpyHtoDAsync(big, p, 8<<20, c.streams[7])) // so that the rest is enqueued before it begins
+	c.ok(c.d.EventRecord(begin, c.streams[7]))
+	c.ok(c.launch(7, kernel.Handshake, c.streams[7]))
+	c.ok(c.d.EventRecord(end, c.streams[7]))
+	c.sync(7)
+	ms, code := c.d.EventElapsedTime(begin, end)
+	c.ok(code)
+	g := c.m.spec.GPUs[7]
+	require.InDelta(t, float64(g.Launch.us()+hop+g.Event.us()), float64(ms)*1e6, 10)
+
+	// Behind 8 MiB from pinned memory, one rank is late.
+	big = c.device(3, 8<<20)
 	wait := c.timed(func() {
 		c.ok(c.d.MemcpyHtoDAsync(big, p, 8<<20, c.streams[3]))
 		c.exchange(kernel.OneShot)

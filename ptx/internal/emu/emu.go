@@ -38,7 +38,16 @@ type thread struct {
 	tid, ctaid, ntid, nct uint64
 	shared                []byte
 	now                   func() uint64 // what %globaltimer reads
+	late                  func()        // the rest of a store, which others may see later
 	err                   error
+}
+
+// settle finishes a store.
+func (t *thread) settle() {
+	if t.late != nil {
+		t.late()
+		t.late = nil
+	}
 }
 
 type insn struct {
@@ -157,6 +166,7 @@ func (k *Kernel) thread(t *thread) error {
 			if t.err != nil {
 				return fmt.Errorf("line %d: %s: %w", in.line, in.op, t.err)
 			}
+			t.settle()
 		}
 	}
 	return fmt.Errorf("no end after %d instructions", maxSteps)
@@ -360,7 +370,8 @@ func (c *compiler) apply(args []string, f func(a []uint64) uint64) (func(t *thre
 }
 
 func (c *compiler) memory(base string, mods []string, y typ, args []string) (func(t *thread), error) {
-	// All threads see memory alike and at once here, so that order needs nothing.
+	// All threads see memory alike here, so that order needs nothing.
+	strong := mods[0] == "relaxed"
 	for mods[0] == "relaxed" || mods[0] == "acquire" || mods[0] == "release" || mods[0] == "volatile" || mods[0] == "sys" {
 		mods = mods[1:]
 	}
@@ -416,6 +427,19 @@ func (c *compiler) memory(base string, mods []string, y typ, args []string) (fun
 				return nil, err
 			}
 			src = append(src, s)
+		}
+		if strong && len(src) == 2 {
+			// Nothing keeps the two together: one of them comes first.
+			return func(t *thread) {
+				b := at(t)
+				if t.err != nil {
+					return
+				}
+				first := int(t.tid & 1)
+				put(b[first*size:], size, src[first](t))
+				v := src[1-first](t)
+				t.late = func() { put(b[(1-first)*size:], size, v) }
+			}, nil
 		}
 		return func(t *thread) {
 			b := at(t)

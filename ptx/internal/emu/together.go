@@ -111,6 +111,7 @@ func Together(r *rand.Rand, mem kernel.Memory, launches ...Launch) error {
 
 // turn runs a thread up to where it meets others, its end, or the end of its turn.
 func (t *runner) turn() error {
+	t.settle()
 	for range turnSteps {
 		if t.ended || t.met != nil {
 			return nil
@@ -134,6 +135,9 @@ func (t *runner) turn() error {
 			in.do(&t.thread)
 			if t.err != nil {
 				return fmt.Errorf("line %d: %s: %w", in.line, in.op, t.err)
+			}
+			if t.late != nil {
+				return nil
 			}
 		}
 	}
