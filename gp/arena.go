@@ -17,6 +17,7 @@ type arena struct {
 	live  []*region
 	spare []*region
 	put   []*region // of take
+	hint  int       // where in live the next region may be found
 }
 
 type region struct {
@@ -44,6 +45,7 @@ func (a *arena) span(n uint64) uint64 { return min(max(alignUp(n, arenaAlign), a
 // of the arena is too short.
 func (a *arena) next(n uint64) uint64 {
 	if a.head+a.span(n) > a.size {
+		a.hint = 0
 		return 0
 	}
 	return a.head
@@ -53,8 +55,18 @@ func (a *arena) next(n uint64) uint64 {
 // former users of that range are appended to fences; a reference to each passes
 // to the caller.
 func (a *arena) take(off, n uint64, fences []*mark) (*region, []*mark) {
-	least, end := a.least(), off+a.span(n)
+	end := off + a.span(n)
 	a.head = end
+	if a.hint < len(a.live) {
+		// Calls of one size come to the same regions on every turn.
+		if r := a.live[a.hint]; r.off == off && r.end == end {
+			a.hint++
+			fences = append(fences, r.marks...)
+			r.marks = r.marks[:0]
+			return r, fences
+		}
+	}
+	least := a.least()
 	at, _ := slices.BinarySearchFunc(a.live, off, func(r *region, off uint64) int {
 		if r.end <= off {
 			return -1
@@ -91,6 +103,10 @@ func (a *arena) take(off, n uint64, fences []*mark) (*region, []*mark) {
 		}
 	}
 	a.live = slices.Replace(a.live, at, at+cut, a.put...)
+	a.hint = at + len(a.put)
+	if behind != nil {
+		a.hint--
+	}
 	return now, fences
 }
 

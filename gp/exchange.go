@@ -277,7 +277,7 @@ func (g *Group) launchAll(x *run) (call string, at int, c api.Code) {
 			divisor = uint64(n)
 		}
 	}
-	if !x.dry() {
+	if !x.dry {
 		e.epoch++
 	}
 	grid := kernel.ExchangeBlocks(x.kind, x.count*size, n)
@@ -312,13 +312,13 @@ func (g *Group) launchAll(x *run) (call string, at int, c api.Code) {
 // the handshake has tried.
 func (g *Group) exchange(x *run, o *operation) (enqueued bool, err error) {
 	e, d := &g.exchanges, x.api
-	if e.epoch == maxEpoch && !x.dry() {
+	if e.epoch == maxEpoch && !x.dry {
 		if err := g.restartEpochs(x); err != nil {
 			return false, err
 		}
 	}
 	fail := func(r int, call string, c api.Code) (bool, error) {
-		if x.dry() {
+		if x.dry {
 			return false, nil
 		}
 		g.abort()
@@ -340,7 +340,7 @@ func (g *Group) exchange(x *run, o *operation) (enqueued bool, err error) {
 				return fail(i, call, c)
 			}
 		}
-		if m := e.last[i]; m != nil && !m.done.Load() && !(m.queue == l.queue && r.owns(l.queue)) && !x.dry() {
+		if m := e.last[i]; m != nil && !m.done.Load() && !(m.queue == l.queue && r.owns(l.queue)) && !x.dry {
 			if call, c := x.bind.to(r.ctx); c != api.Success {
 				return fail(i, call, c)
 			}
@@ -366,7 +366,7 @@ func (g *Group) exchange(x *run, o *operation) (enqueued bool, err error) {
 		if c := d.EventRecord(m.ev, m.queue); c != api.Success {
 			return fail(i, "cuEventRecord", c)
 		}
-		if !x.dry() {
+		if !x.dry {
 			m.refs++
 			if e.last[i] != nil {
 				e.last[i].release()

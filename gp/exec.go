@@ -19,6 +19,7 @@ type run struct {
 	number uint64 // of the group's runs
 	prog   *program
 	api    api.Driver // the group's, or one that only counts: see Explanation
+	dry    bool       // it is the latter: nothing is enqueued
 	// in and out are by plan rank, or by transfer where the plan has any.
 	in, out []api.Ptr
 	// By plan rank:
@@ -54,27 +55,27 @@ func (x *run) reset(op string, pr *program, n int) {
 	x.op, x.prog, x.staging, x.refused = op, pr, false, false
 	x.kind, x.typ, x.red, x.count = 0, 0, 0, 0
 	x.number++
-	x.rank = resize(x.rank, n)
 	buffers := n
 	if pr != nil && pr.plan.Transfers != nil {
 		buffers = len(pr.plan.Transfers)
 	}
-	x.in, x.out = resize(x.in, buffers), resize(x.out, buffers)
-	x.stream, x.other, x.otherRank = resize(x.stream, n), resize(x.other, n), resize(x.otherRank, n)
-	x.host, x.hostOff, x.scratch = resize(x.host, n), resize(x.hostOff, n), resize(x.scratch, n)
-	x.regions = resize(x.regions, 2*n)
+	// What a run has is filled in anew; what it may not have is cleared.
+	x.rank, x.stream, x.in, x.out = length(x.rank, n), length(x.stream, n), length(x.in, buffers), length(x.out, buffers)
+	x.host, x.hostOff, x.scratch = length(x.host, n), length(x.hostOff, n), length(x.scratch, n)
+	x.other, x.otherRank, x.regions = length(x.other, n), length(x.otherRank, n), length(x.regions, 2*n)
+	clear(x.otherRank)
+	clear(x.regions)
 	for len(x.fences) < 2*n {
 		x.fences = append(x.fences, nil)
 	}
 }
 
-func resize[T any](s []T, n int) []T {
+// length is s with n elements, whatever they hold.
+func length[T any](s []T, n int) []T {
 	if cap(s) < n {
 		return make([]T, n)
 	}
-	s = s[:n]
-	clear(s)
-	return s
+	return s[:n]
 }
 
 // A binder makes contexts current on the calling OS thread, which the caller
@@ -145,7 +146,7 @@ func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
 	p := pr.plan
 
 	// What can fail without harm comes first: kernels, events, regions.
-	if !x.dry() {
+	if !x.dry {
 		if err := g.prepare(x); err != nil {
 			return false, err
 		}
@@ -183,9 +184,6 @@ func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
 	}
 	return true, nil
 }
-
-// dry says that the run enqueues nothing.
-func (x *run) dry() bool { return x.api != x.g.api }
 
 // takeRegions gives the ranks their regions of pinned memory and of scratch.
 func (x *run) takeRegions() {
@@ -237,13 +235,9 @@ func (x *run) queue(r int, lane uint8) api.Stream {
 // makes sure that events are there.
 func (g *Group) prepare(x *run) error {
 	pr := x.prog
-	for i := range pr.code {
-		in := &pr.code[i]
-		if in.kind != iFold {
-			continue
-		}
-		f := &pr.folds[in.idx]
-		if rk := x.rank[in.rank]; f.fnOwner != rk {
+	for i := range pr.folds {
+		f := &pr.folds[i]
+		if rk := x.rank[f.rank]; f.fnOwner != rk {
 			var fn api.Function
 			var err error
 			g.relaxed(func() { fn, err = g.function(rk, f.module, f.entry) })
@@ -389,9 +383,9 @@ func (g *Group) step(x *run, in *instr) (string, api.Code) {
 	q := x.queue(int(in.rank), in.lane)
 	switch in.kind {
 	case iWait:
-		return "cuStreamWaitEvent", d.StreamWaitEvent(q, x.rank[in.evRank].planEvents[in.event])
+		return "cuStreamWaitEvent", d.StreamWaitEvent(q, x.planEvent(in))
 	case iRecord:
-		return "cuEventRecord", d.EventRecord(rk.planEvents[in.event], q)
+		return "cuEventRecord", d.EventRecord(x.planEvent(in), q)
 	case iToHost:
 		return "cuMemcpyDtoHAsync", d.MemcpyDtoHAsync(x.hostAddr(in.dst), x.deviceAddr(in.src), in.n, q)
 	case iFromHost:
@@ -421,6 +415,14 @@ func (g *Group) step(x *run, in *instr) (string, api.Code) {
 		return "cuLaunchKernel", d.LaunchKernel(f.fn, &f.launch)
 	}
 	panic(fmt.Sprintf("gp: instruction of kind %d", in.kind))
+}
+
+// planEvent is the event of a record or wait, which a dry run need not have.
+func (x *run) planEvent(in *instr) api.Event {
+	if x.dry {
+		return 0
+	}
+	return x.rank[in.evRank].planEvents[in.event]
 }
 
 func (x *run) hostAddr(r ref) unsafe.Pointer { return unsafe.Add(x.host[r.rank], r.off) }
@@ -518,7 +520,7 @@ func (x *run) hold(i int, m *mark) {
 // newMark is a mark of a rank, whose context is current. Of a dry run it is one
 // that is never free, and regions that nobody was given do not keep it.
 func (x *run) newMark(rk *Rank) (*mark, api.Code) {
-	if x.dry() {
+	if x.dry {
 		return &mark{rank: rk, refs: 1 << 30}, api.Success
 	}
 	return rk.newMark()

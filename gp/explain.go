@@ -98,8 +98,8 @@ func (g *Group) explainOrder(e *Explanation, x *run, hub int) {
 // none, so that what is said of a run is what a run does.
 func (g *Group) dry(x *run, f func(o *operation)) *counter {
 	c := &counter{}
-	x.api, x.bind.api = c, c
-	defer func() { x.api, x.bind.api = g.api, g.api }()
+	x.api, x.bind.api, x.dry = c, c, true
+	defer func() { x.api, x.bind.api, x.dry = g.api, g.api, false }()
 	_ = g.refuseCapture(x)
 	f(&operation{g: g})
 	x.bind.restore()

@@ -50,9 +50,10 @@ type Group struct {
 	closed  chan struct{} // closed when Close has freed all
 	failure atomic.Pointer[failure]
 
-	mu    sync.Mutex // orders enqueueing; guards all below
-	plans map[planKey]*program
-	code  int // instructions of all plans
+	mu     sync.Mutex // orders enqueueing; guards all below
+	plans  map[planKey]*program
+	latest latest
+	code   int // instructions of all plans
 	// Of SendRecv: the latest first, and the shape of the one in progress.
 	batches   []batch
 	transfers []plan.Transfer

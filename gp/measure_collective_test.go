@@ -400,3 +400,65 @@ func launches(t *testing.T, g *gp.Group, many int) float64 {
 	}))
 	return took
 }
+
+// TestMeasureRows takes the time of strided copies beside that of a copy a row:
+// for what rows the one is worth the other.
+func TestMeasureRows(t *testing.T) {
+	dir := os.Getenv("GP_MEASURE_DIR")
+	if dir == "" {
+		t.Skip("GP_MEASURE_DIR is not set: no figures asked for")
+	}
+	d := gputest.Hardware(t)
+	dev, err := d.Device(0)
+	require.NoError(t, err)
+	cc, err := dev.Primary()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, cc.Close()) }()
+	l := newLink(t, cc, 64<<20)
+	type point struct {
+		Width, Rows, Offset int
+		Strided, Rowwise    float64 // seconds, to the host
+		Back, BackRowwise   float64 // from it
+	}
+	var points []point
+	const pitch = 1 << 20
+	time1 := func(f func()) float64 {
+		var v []float64
+		for i := range 60 {
+			start := time.Now()
+			f()
+			require.NoError(t, l.up.Synchronize())
+			if i >= 10 {
+				v = append(v, time.Since(start).Seconds())
+			}
+		}
+		return median(v)
+	}
+	for _, rows := range []int{3, 7} {
+		for _, width := range []int{4, 16, 60, 64, 256, 500, 512, 4096, 4100, 65536, 1 << 20} {
+			for _, off := range []int{0, 4} {
+				host, dev := unsafe.Add(l.host[0].Pointer(), off), l.dev[0].Ptr()+cuda.Ptr(off)
+				p := point{Width: width, Rows: rows, Offset: off}
+				p.Strided = time1(func() {
+					require.NoError(t, l.up.Memcpy2D(&cuda.Copy2D{DstHost: host, DstPitch: pitch + 4096, SrcDevice: dev, SrcPitch: uint64(width), Width: uint64(width), Height: uint64(rows)}))
+				})
+				p.Back = time1(func() {
+					require.NoError(t, l.up.Memcpy2D(&cuda.Copy2D{SrcHost: host, SrcPitch: pitch + 4096, DstDevice: dev, DstPitch: uint64(width), Width: uint64(width), Height: uint64(rows)}))
+				})
+				p.Rowwise = time1(func() {
+					for r := range rows {
+						require.NoError(t, l.up.MemcpyDtoH(unsafe.Add(host, r*(pitch+4096)), dev+cuda.Ptr(r*width), width))
+					}
+				})
+				p.BackRowwise = time1(func() {
+					for r := range rows {
+						require.NoError(t, l.up.MemcpyHtoD(dev+cuda.Ptr(r*width), unsafe.Add(host, r*(pitch+4096)), width))
+					}
+				})
+				points = append(points, p)
+				t.Logf("%d rows of %7d at +%d: to host %.1f us, a copy a row %.1f us; from host %.1f us, %.1f us", rows, width, off, p.Strided*1e6, p.Rowwise*1e6, p.Back*1e6, p.BackRowwise*1e6)
+			}
+		}
+	}
+	writeMeasured(t, dir, "rows", map[string]any{"gpu": name(t, dev), "points": points})
+}

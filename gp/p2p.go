@@ -33,7 +33,7 @@ func (g *Group) proveP2P() {
 		for j, dst := range g.ranks {
 			d := &g.p2p[i][j]
 			if src.ctx == dst.ctx {
-				d.why = "both ranks are on one GPU" // the staged path is what is being tried there
+				d.why = "P2P is not used between ranks of one GPU" // the staged path is what is being tried there
 				continue
 			}
 			if g.opts.P2P == P2POff {

@@ -4,6 +4,7 @@ package gp
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
@@ -100,6 +101,7 @@ type rows struct {
 // fold is a kernel launch: its parameter buffer and launch are filled in anew
 // by each run, under the group's lock.
 type fold struct {
+	rank    uint8
 	module  kernel.Module
 	entry   string
 	params  kernel.Fold
@@ -177,7 +179,7 @@ func compile(p *plan.Plan, inline bool, stride uint64) *program {
 		u.queue[lane] = true
 		switch s.Dst.Space {
 		case plan.Host:
-			u.writesHost[lane] |= 1 << s.Dst.Rank
+			u.writesHost[lane] |= hostOf(s.Dst)
 		case plan.Scratch:
 			if s.Dst.Rank == s.Rank {
 				u.writesToScratch[lane] = true
@@ -227,6 +229,14 @@ func (pr *program) opens(p *plan.Plan, rank int, queue func(*plan.Step) (int, ui
 	panic(fmt.Sprintf("gp: the plan %s %s writes rank %d's scratch memory and has no gate there", p.Op, p.Algorithm, rank))
 }
 
+// hostOf is the set of ranks whose pinned memory a span of it lies in.
+func hostOf(s plan.Span) uint64 {
+	if s.Across {
+		return (1<<s.Rows - 1) << s.Rank
+	}
+	return 1 << s.Rank
+}
+
 // lastTouches gives, by rank, the step, plus one, in which each queue touches
 // the rank's regions last; 0 if it never does.
 func lastTouches(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (host, scratch [][]int) {
@@ -237,14 +247,12 @@ func lastTouches(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (host, scrat
 		s := &p.Steps[j]
 		q, _ := queue(s)
 		touch := func(sp plan.Span) {
-			switch {
-			case sp.Space == plan.Host && sp.Across:
-				for k := range sp.Rows {
-					host[sp.Rank+k][q] = j + 1
+			switch sp.Space {
+			case plan.Host:
+				for owners := hostOf(sp); owners != 0; owners &= owners - 1 {
+					host[bits.TrailingZeros64(owners)][q] = j + 1
 				}
-			case sp.Space == plan.Host:
-				host[sp.Rank][q] = j + 1
-			case sp.Space == plan.Scratch:
+			case plan.Scratch:
 				scratch[sp.Rank][q] = j + 1
 			}
 		}
@@ -413,7 +421,7 @@ func makeFold(p *plan.Plan, s *plan.Step) fold {
 	if s.Dst.Wide {
 		size = uint64(p.Partial().Size())
 	}
-	f := fold{module: kernel.FoldModule(t), entry: kernel.FoldEntry(t, p.Reduction),
+	f := fold{rank: uint8(s.Rank), module: kernel.FoldModule(t), entry: kernel.FoldEntry(t, p.Reduction),
 		params: kernel.Fold{Count: s.Dst.Len / size, Divisor: uint64(s.Divisor), DstWide: s.Dst.Wide, N: len(s.Src)},
 		buf:    make([]byte, 0, kernel.FoldBytes)}
 	for k, sp := range s.Src {
@@ -447,12 +455,30 @@ const (
 	maxCode  = 1 << 19
 )
 
+// latest is the program that ran last.
+type latest struct {
+	key planKey
+	pr  *program
+}
+
+// touch notes which program runs now, and until when the one before it has.
+func (l *latest) touch(k planKey, pr *program, now uint64) {
+	if l.pr != nil {
+		l.pr.lastRun = now - 1
+	}
+	l.key, l.pr = k, pr
+	pr.lastRun = now
+}
+
 // program returns the cached program of a key, or makes it. The group's lock is
 // held.
 func (g *Group) program(k planKey, build func() (p *plan.Plan, inline bool, err error)) (*program, error) {
 	g.runs++
+	if g.latest.pr != nil && g.latest.key == k { // the same call over and over: no need to hash
+		return g.latest.pr, nil
+	}
 	if pr := g.plans[k]; pr != nil {
-		pr.lastRun = g.runs
+		g.latest.touch(k, pr, g.runs)
 		return pr, nil
 	}
 	p, inline, err := build()
@@ -460,7 +486,7 @@ func (g *Group) program(k planKey, build func() (p *plan.Plan, inline bool, err 
 		return nil, err
 	}
 	pr := compile(p, inline, g.stride)
-	pr.lastRun = g.runs
+	g.latest.touch(k, pr, g.runs)
 	for len(g.plans) >= maxPlans || len(g.plans) > 0 && g.code+len(pr.code) > maxCode {
 		var oldest planKey
 		at := g.runs

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"unsafe"
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
@@ -257,6 +258,9 @@ func (g *Group) waitEvent(ctx context.Context, op string, r *Rank, ev api.Event)
 		if g.closing.Load() {
 			return &Error{op, r.index, fmt.Errorf("group: %w", ErrClosed)}
 		}
-		g.host.Sleep(pauseAfter(g.host.Now() - start))
+		if pause := pauseAfter(g.host.Now() - start); pause > 0 {
+			g.host.Sleep(pause)
+		}
+		runtime.Gosched()
 	}
 }

@@ -293,9 +293,10 @@ func (w Work) Before(s *cuda.Stream) error {
 const spin = 50 * time.Microsecond
 
 // Wait returns when the work has run, with the error it ended in, or when ctx
-// is done; the work goes on then. It polls without pause for 50 us and with
-// growing pauses after that. Of many goroutines that wait on one group, one
-// polls for all.
+// is done; the work goes on then. It polls without pause for 50 us. After that
+// one polls for all goroutines that wait on the group: for a millisecond in
+// turns with whoever else wants the processor, then with pauses that grow with
+// the wait.
 func (w Work) Wait(ctx context.Context) error {
 	if w.o == nil {
 		return nil
@@ -367,16 +368,22 @@ type turn struct {
 	err  error
 }
 
-// The pauses between two polls are a share of the time waited, within these.
+// The pauses between two polls are a share of the time waited, so that a wait is
+// half a percent too long at most, and within bounds: a shorter pause costs as
+// much as polling. A wait of less than a millisecond is not worth a pause.
 const (
+	attentive  = time.Millisecond
 	minPause   = 5 * time.Microsecond
 	maxPause   = 500 * time.Microsecond
-	pauseShare = 32
+	pauseShare = 200
 )
 
 // pauseAfter is how long to pause between two polls when a wait has taken so
 // long already.
 func pauseAfter(waited time.Duration) time.Duration {
+	if waited < attentive {
+		return 0
+	}
 	return min(max(waited/pauseShare, minPause), maxPause)
 }
 
@@ -455,7 +462,9 @@ func (t *waiters) lead(ctx context.Context, e *waiting) error {
 			t.forget(e)
 			return err
 		}
-		t.g.host.Sleep(pause)
+		if pause > 0 {
+			t.g.host.Sleep(pause)
+		}
 		runtime.Gosched()
 	}
 }
