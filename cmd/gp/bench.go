@@ -5,10 +5,10 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,29 +16,30 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
 	"github.com/geforce-p2p/geforce-p2p/internal/hook"
+	"github.com/geforce-p2p/geforce-p2p/probe"
 )
 
 var benchCommand = &command{
 	name:     "bench",
-	synopsis: "measure links and copies, verified, with the ceilings of the same run",
-	usage:    "bench KIND [FLAGS]",
+	synopsis: "measure links, copies and collectives, verified, with the ceilings of the same run",
+	usage:    "bench [KIND] [FLAGS]",
 	text: `Measures on the GPUs of this machine, or on a simulated one, whose figures are a model's and are labelled so.
 Every byte that is moved is random, and is compared where it arrives; the destination is filled with a value
 that is not in the data before. What is compared with each other is measured in rounds that take turns, and a
 figure is the median of all samples, beside the 5th and the 95th of 100.
 
+Without a KIND it measures what says most about a host, in under three minutes: links, copies, the pairs of
+GPUs, and collectives, on one GPU with ranks that share it. It takes the flags --sim, --gpus, --rounds,
+--time, --json, --csv, --save and --html.
+
 gp bench KIND --help tells of a kind. The kinds:`,
 	operands: true,
-	kinds:    []*command{benchLinkCommand, benchCopyCommand, benchPeersCommand, benchListCommand},
-	setup: func(fl *flag.FlagSet) func(context.Context, *environment) error {
-		return func(context.Context, *environment) error {
-			if fl.NArg() > 0 {
-				return usagef("no kind %q: there are link, copy, peers and list", fl.Arg(0))
-			}
-			return usagef("measure what? There are link, copy, peers and list")
-		}
-	},
+	kinds:    benchKindCommands,
+	setup:    setupDefaultBench,
 }
+
+var benchKindCommands = slices.Concat([]*command{benchLinkCommand, benchCopyCommand, benchP2PCommand}, benchCollectiveCommands,
+	[]*command{benchPeersCommand, benchDiffCommand, benchListCommand})
 
 // A benchCase is something that can be measured. Its key stays the same from
 // release to release, so that runs can be compared.
@@ -56,22 +57,28 @@ var benchCases = []struct {
 }{
 	{"link", linkCases},
 	{"copy", copyCases},
+	{"p2p", p2pCases},
+	{"collectives", collectiveCases},
 	{"peers", peerCases},
 }
 
-// A bench is one run of a kind.
+// A bench is one run of a kind, or one part of a run of several.
 type bench struct {
 	*environment
 	benchOptions
-	machine *machine
-	devices []cuda.Device
-	doc     benchDoc
-	began   time.Time
-	random  splitmix
-	host    api.Host
-	watch   *watch
-	closers []func() error // in the order of their making
-	file    *os.File       // of --save
+	machine  *machine
+	devices  []cuda.Device
+	doc      benchDoc
+	began    time.Time
+	deadline time.Time // of --time, zero for none
+	round    int       // that is being taken, 0 is the one of warming up
+	random   splitmix
+	host     api.Host
+	watch    *watch
+	progress *progress      // nil: none is shown
+	verdicts *probe.Report  // for the page
+	closers  []func() error // in the order of their making
+	files    [2]outputFile  // of --save and --html
 }
 
 // opTime is what one step may take before it counts as hanging: moving and
@@ -98,13 +105,17 @@ func (b *bench) start(e *environment, kind string) (err error) {
 	if err := b.check(); err != nil {
 		return err
 	}
-	if b.save != "" {
-		if err := b.openSave(); err != nil {
-			return err
-		}
+	if err := b.openFiles(); err != nil {
+		return err
 	}
 	if b.machine, err = b.selectMachine(b.sim); err != nil {
-		return joined(err, b.closeSave(false))
+		return joined(err, b.closeFiles(false))
+	}
+	if b.machine.modelled() && !b.counted && b.rounds == defaultRounds {
+		b.rounds = defaultRoundsModelled
+	}
+	if b.atMost > 0 {
+		b.deadline = b.began.Add(b.atMost)
 	}
 	if b.devices, err = b.machine.driver.Devices(); err != nil {
 		return b.giveUp(err)
@@ -119,15 +130,18 @@ func (b *bench) start(e *environment, kind string) (err error) {
 	return nil
 }
 
-// close frees what was made, last first, and the machine.
-func (b *bench) close() error {
+// free frees what was made, last first.
+func (b *bench) free() error {
 	var errs []error
 	for i := len(b.closers) - 1; i >= 0; i-- {
 		errs = append(errs, b.closers[i]())
 	}
 	b.closers = nil
-	return errors.Join(append(errs, b.machine.close())...)
+	return errors.Join(errs...)
 }
+
+// close frees what was made, and the machine.
+func (b *bench) close() error { return errors.Join(b.free(), b.machine.close()) }
 
 // closing has something closed at the end of the run.
 func closing[T interface{ Close() error }](b *bench, v T, err error) (T, error) {
@@ -137,10 +151,36 @@ func closing[T interface{ Close() error }](b *bench, v T, err error) (T, error) 
 	return v, err
 }
 
-// measure runs a kind. Each phase prepares and returns its series, which then
-// take turns for some rounds; finish, unless nil, sums up. What is measured until
-// an error or a signal is written out.
-func (b *bench) measure(ctx context.Context, finish func(*benchDoc), phases ...func(context.Context) ([]*series, error)) error {
+// A phase prepares and returns its series, which then take turns for some rounds.
+type phase = func(context.Context) ([]*series, error)
+
+// A part is a bench of a run, with its phases. finish, unless nil, sums up.
+type part struct {
+	*bench
+	title  string
+	weight float64 // its share of --time
+	phases []phase
+	finish func(*benchDoc)
+	series []*series
+}
+
+// part is a bench that is to be one of the run of b: on its machine, with
+// options, series and notes of its own.
+func (b *bench) part(kind string) *bench {
+	c := &bench{environment: b.environment, benchOptions: b.benchOptions, machine: b.machine, devices: b.devices, host: b.host, random: splitmix(b.random.next())}
+	c.doc.Bench, c.doc.Rounds = kind, b.rounds
+	return c
+}
+
+// measure runs a kind. What is measured until an error or a signal is written
+// out.
+func (b *bench) measure(ctx context.Context, finish func(*benchDoc), phases ...phase) error {
+	return b.measureParts(ctx, []*part{{bench: b, title: b.doc.Bench, weight: 1, phases: phases, finish: finish}})
+}
+
+// measureParts runs parts one after another. Each frees what it has made before
+// the next begins.
+func (b *bench) measureParts(ctx context.Context, parts []*part) error {
 	grace := b.grace
 	if grace == 0 {
 		grace = opGrace
@@ -148,18 +188,29 @@ func (b *bench) measure(ctx context.Context, finish func(*benchDoc), phases ...f
 	b.watch = newWatch("opening the GPUs", b.opTime(0))
 	defer b.watch.stop()
 	defer context.AfterFunc(ctx, func() { b.watch.end(grace) })()
-	var all []*series
+	b.progress = newProgress(b.stderr)
 	ended := make(chan error, 1)
 	go func() {
-		var err error
-		for _, prepare := range phases {
-			var some []*series
-			if some, err = prepare(ctx); err == nil {
-				all = append(all, some...)
-				err = b.rotate(ctx, some)
-			}
+		err := b.judge(ctx)
+		left := 0.0
+		for _, p := range parts {
+			left += p.weight
+		}
+		for i, p := range parts {
 			if err != nil {
 				break
+			}
+			p.watch, p.progress = b.watch, b.progress
+			if !b.deadline.IsZero() {
+				// What a part does not need is the others'.
+				now := time.Now()
+				p.deadline = now.Add(time.Duration(float64(b.deadline.Sub(now)) * p.weight / left))
+			}
+			left -= p.weight
+			b.progress.part(p.title, i, len(parts))
+			err = p.run(ctx)
+			if p.bench != b {
+				err = errors.Join(err, p.free())
 			}
 		}
 		b.watch.next("closing the machine", grace)
@@ -170,16 +221,23 @@ func (b *bench) measure(ctx context.Context, finish func(*benchDoc), phases ...f
 	case err = <-ended:
 	case <-b.watch.out:
 		// The goroutine may still write to the series: nothing of them is read.
+		b.progress.clear()
 		step, given := b.watch.at()
-		return errors.Join(ctx.Err(), b.closeSave(false), fmt.Errorf("given up after %v: %s does not end", given, step))
+		return errors.Join(ctx.Err(), b.closeFiles(false), fmt.Errorf("given up after %v: %s does not end", given, step))
 	}
-	for _, s := range all {
-		if len(s.seconds) > 0 {
-			b.doc.Results = append(b.doc.Results, s.result(b.machine.modelled()))
+	b.progress.clear()
+	for _, p := range parts {
+		for _, s := range p.series {
+			if len(s.seconds) > 0 {
+				p.doc.Results = append(p.doc.Results, s.result(b.machine.modelled()))
+			}
 		}
-	}
-	if finish != nil {
-		finish(&b.doc)
+		if p.finish != nil {
+			p.finish(&p.doc)
+		}
+		if p.bench != b {
+			b.doc.merge(&p.doc)
+		}
 	}
 	if err != nil {
 		b.doc.Error = err.Error()
@@ -187,28 +245,113 @@ func (b *bench) measure(ctx context.Context, finish func(*benchDoc), phases ...f
 	return b.report(err)
 }
 
+// run does the phases of a part.
+func (p *part) run(ctx context.Context) error {
+	for _, prepare := range p.phases {
+		some, err := prepare(ctx)
+		if err == nil {
+			p.series = append(p.series, some...)
+			err = p.rotate(ctx, some)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // rotate samples all series in turn: a round of warming up, and then those that
 // count, every other one backwards. --time ends it between two rounds, once each
 // series has a sample.
 func (b *bench) rotate(ctx context.Context, all []*series) error {
+	if len(all) == 0 {
+		return nil
+	}
 	order := slices.Clone(all)
+	took := make(map[*series]time.Duration, len(all))
+	left := time.Duration(-1) // not known before the first round
 	for round := range b.rounds + 1 {
-		for _, s := range order {
+		b.round = round
+		for i, s := range order {
 			if err := ctx.Err(); err != nil {
 				return fmt.Errorf("interrupted: %w", err)
 			}
-			b.step(fmt.Sprintf("%s of %d bytes", s.row.Case, s.row.Bytes), 4*s.row.Bytes)
+			b.step(fmt.Sprintf("%s of %d bytes", s.row.Case, s.row.Bytes), 4*s.row.Bytes*uint64(max(s.row.Ranks, 1)))
+			if round > 0 {
+				left = 0
+				for k, o := range order {
+					rounds := b.rounds - round
+					if k >= i {
+						rounds++
+					}
+					left += time.Duration(rounds) * took[o]
+				}
+			}
+			b.progress.at(round*len(order)+i, (b.rounds+1)*len(order), fmt.Sprintf("%s %s", s.row.Case, formatSize(s.row.Bytes)), b.until(left))
 			s.warm = round == 0
+			began := time.Now()
 			if err := s.sample(ctx, s); err != nil {
+				if ctx.Err() != nil {
+					return fmt.Errorf("interrupted: %w", ctx.Err())
+				}
 				return fmt.Errorf("%s, %s: %w", s.row.Case, formatSize(s.row.Bytes), err)
 			}
+			took[s] = time.Since(began)
 		}
 		// So that none always follows the same one.
 		slices.Reverse(order)
-		if b.atMost > 0 && round > 0 && round < b.rounds && time.Since(b.began) > b.atMost {
-			b.note("--time %v is over: %d of %d rounds were done", b.atMost, round, b.rounds)
+		if !b.deadline.IsZero() && round > 0 && round < b.rounds && time.Now().After(b.deadline) {
+			b.noteTime(round)
 			return nil
 		}
+	}
+	return nil
+}
+
+// until is the time left where a deadline may come first.
+func (b *bench) until(left time.Duration) time.Duration {
+	if b.deadline.IsZero() {
+		return left
+	}
+	d := max(time.Until(b.deadline), 0)
+	if left < 0 {
+		return d
+	}
+	return min(left, d)
+}
+
+func (b *bench) noteTime(round int) {
+	b.note("--time %v is over: %d of %d rounds were done of %s", b.atMost, round, b.rounds, b.doc.Bench)
+}
+
+// judge has the probe look at the machine, for the page.
+func (b *bench) judge(ctx context.Context) error {
+	if b.html == "" {
+		return nil
+	}
+	b.step("asking why P2P is off", 0)
+	p := &probeRun{}
+	if b.machine.modelled() {
+		if p.sim = b.sim; p.sim == "" {
+			p.sim = defaultSim
+		}
+	}
+	f, _, done, err := p.collect(ctx, b.environment)
+	if err == nil {
+		var masked *probe.Facts
+		if masked, err = f.Masked(); err == nil {
+			b.verdicts = probe.Diagnose(masked, nil)
+		}
+		err = errors.Join(err, done())
+	}
+	if err == nil {
+		b.doc.Probe, err = json.Marshal(b.verdicts)
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("interrupted: %w", ctx.Err())
+		}
+		b.note("the probe has no verdicts: %v", err)
 	}
 	return nil
 }

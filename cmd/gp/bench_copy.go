@@ -21,7 +21,7 @@ var benchCopyCommand = &command{
 	name:     "bench copy",
 	synopsis: "the library's copy between two ranks, against the link's ceiling of the same rounds",
 	usage: "bench copy [--bytes SIZES | -b SIZE -e SIZE [-f N]] [--gpus A,B | --same-gpu] [--route ROUTE] [--chunk SIZE] [--sweep]\n" +
-		"       [--low-latency] [--rounds N] [--time TIME] [--sim NAME] [--json | --csv] [--save FILE]",
+		"       [--low-latency] [--rounds N] [--time TIME] [--sim NAME] [--json | --csv] [--save FILE] [--html FILE]",
 	text: `Copies between two ranks, one way and both ways at once: staged through host memory, directly where P2P is
 proven, and as the driver itself does it without peer access (cuMemcpyPeerAsync). The two ranks are two GPUs, or
 one GPU where there is only one or --same-gpu is given: then each byte crosses its link twice, once each way.
@@ -121,6 +121,7 @@ type copyBench struct {
 	sweep      bool
 	lowLatency bool
 	beside     uint64 // other programs that hold as much on the GPU
+	bareless   bool   // it has no ceiling
 
 	pair  [2]int // GPUs of the ranks
 	cases []*benchCase
@@ -130,6 +131,8 @@ type copyBench struct {
 	src, dst [2]gp.Buffer
 	out      [2]*cuda.Stream // on the source, for the driver's copies
 	done     [2]*cuda.Event
+	ends     [2]*gp.Rank   // where way 0 comes from, and way 1
+	skew     [2]int        // where their data begin
 	check    *cuda.HostMem // what arrives is read back through it
 	series   []*series
 	at       map[uint64]int
@@ -190,7 +193,7 @@ func (c *copyBench) plan() error {
 	if c.route == routeDirect && !c.has("copy.direct.one_way") {
 		return fmt.Errorf("--route direct: %s", c.doc.Skipped[0].Reason)
 	}
-	if !c.chosen {
+	if !c.chosen && !c.keepSizes {
 		c.sizes = defaultCopySizes()
 		if c.machine.modelled() { // whose bytes are this host's to move
 			c.sizes = c.sizes[:7]
@@ -326,6 +329,7 @@ func (c *copyBench) prepareDirect(context.Context) (all []*series, err error) {
 		return nil, err
 	}
 	ranks := c.group.Ranks()
+	c.ends = [2]*gp.Rank(ranks)
 	for w := range 2 {
 		if c.src[w], err = ranks[w].Wrap(c.src[w].Ptr(), gp.TypeUint8, c.src[w].Len(), ranks[w].Stream()); err != nil {
 			return nil, err
@@ -365,6 +369,7 @@ func (c *copyBench) openGroup(n int) error {
 		return err
 	}
 	ranks := c.group.Ranks()
+	c.ends, c.skew = [2]*gp.Rank(ranks), [2]int{0, waySkew}
 	for w := range 2 {
 		from, to := ranks[w], ranks[1-w]
 		if c.src[w], err = from.Alloc(gp.TypeUint8, n); err != nil {
@@ -398,7 +403,7 @@ func (c *copyBench) openGroup(n int) error {
 }
 
 // wanted is the data of a way.
-func (c *copyBench) wanted(way int) []byte { return c.rig.want[way*waySkew:] }
+func (c *copyBench) wanted(way int) []byte { return c.rig.want[c.skew[way]:] }
 
 // fill writes a way's data to its source, through the pinned memory.
 func (c *copyBench) fill(way, n int) error {
@@ -527,6 +532,9 @@ func (c *copyBench) copySeries(key, route string, ways int, size, chunk uint64) 
 		}
 	}
 	s.sample = func(ctx context.Context, s *series) error {
+		if c.bareless {
+			return c.sample(ctx, s, ways, one)
+		}
 		if size >= ceilingAnew && s.row.ChunkAsked == nil || c.ceilings[ways] == 0 {
 			rate, err := c.bareRate(ways, s)
 			if err != nil {
@@ -626,10 +634,9 @@ func (c *copyBench) once(ctx context.Context, ops gp.Ops, ways, off, n int) (enq
 
 // driverOnce is one copy each way by the driver, polled for as a Wait does.
 func (c *copyBench) driverOnce(ctx context.Context, ways, off, n int) (enqueue, total time.Duration, err error) {
-	ranks := c.group.Ranks()
 	began := c.now()
 	for w := range ways {
-		from, to := ranks[w].Context(), ranks[1-w].Context()
+		from, to := c.ends[w].Context(), c.ends[1-w].Context()
 		if err := c.out[w].MemcpyPeer(c.dst[w].Ptr()+cuda.Ptr(off), to, c.src[w].Ptr()+cuda.Ptr(off), from, n); err != nil {
 			return 0, 0, err
 		}

@@ -13,7 +13,7 @@ import (
 var benchLinkCommand = &command{
 	name:     "bench link",
 	synopsis: "each GPU's link: to the host, from it, and both at once",
-	usage:    "bench link [--bytes SIZES | -b SIZE -e SIZE [-f N]] [--gpus LIST] [--rounds N] [--time TIME] [--sim NAME] [--json | --csv] [--save FILE]",
+	usage:    "bench link [--bytes SIZES | -b SIZE -e SIZE [-f N]] [--gpus LIST] [--rounds N] [--time TIME] [--sim NAME] [--json | --csv] [--save FILE] [--html FILE]",
 	text: `Copies between pinned host memory and each GPU: device to host, host to device, and both at once; with the
 host memory on the NUMA node of the GPU and on the one farthest from it; and on all GPUs together.
 
@@ -92,7 +92,7 @@ type linkBench struct {
 
 // giveUp is the end of a run before it began.
 func (b *bench) giveUp(err error) error {
-	return joined(err, b.closeSave(false), b.close())
+	return joined(err, b.closeFiles(false), b.close())
 }
 
 // plan decides what runs, and refuses what does not fit.

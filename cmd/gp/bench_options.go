@@ -21,31 +21,47 @@ type benchOptions struct {
 	rounds     int
 	atMost     time.Duration // of --time
 	json, csv  bool
-	save       string
+	save, html string
 	gpus       intList
 	ranged     bool // -b, -e or -f was given
+	counted    bool // --rounds was given
 	chosen     bool // the sizes are the user's, not the kind's own
+	keepSizes  bool // they are of a run of several kinds, and in place
 }
 
 // declare puts the shared flags on fl. sizes are the kind's own, for the help.
 func (o *benchOptions) declare(fl *flag.FlagSet, sizes string) {
-	fl.StringVar(&o.sim, "sim", "", simUsage)
+	o.declareRun(fl)
 	fl.Var(&o.sizes, "bytes", "the `SIZES` to measure, separated by commas, such as 4KiB,1MiB (default "+sizes+")")
 	fl.Var(&o.begin, "b", "instead of --bytes, a range: its first `SIZE`")
 	fl.Var(&o.end, "e", "the `SIZE` at which the range ends")
 	fl.IntVar(&o.factor, "f", 2, "the `FACTOR` from a size of the range to the next")
-	fl.IntVar(&o.rounds, "rounds", defaultRounds, "sample everything in turn `N` times, after a round that does not count")
+	o.declareOutput(fl)
+}
+
+// declareRun puts those of them on fl that say where and how long to measure.
+func (o *benchOptions) declareRun(fl *flag.FlagSet) {
+	fl.StringVar(&o.sim, "sim", "", simUsage)
+	fl.IntVar(&o.rounds, "rounds", defaultRounds, "sample everything in turn `N` times, after a round that does not count; on a simulated machine it is 2 unless given")
 	fl.DurationVar(&o.atMost, "time", 0, "stop behind the round in which this much `TIME` is over, such as 30s (0: do all rounds)")
+}
+
+// declareOutput puts those of them on fl that say what becomes of the figures,
+// and for which GPUs they are.
+func (o *benchOptions) declareOutput(fl *flag.FlagSet) {
 	fl.BoolVar(&o.json, "json", false, "print one JSON document instead of text")
 	fl.BoolVar(&o.csv, "csv", false, "print comma-separated values instead of text")
 	fl.StringVar(&o.save, "save", "", "also write the JSON document to `FILE`")
+	fl.StringVar(&o.html, "html", "", "also write a page with charts to `FILE`, which needs nothing beside itself")
 	fl.Var(&o.gpus, "gpus", "use only these `GPUS`: ordinals separated by commas")
 }
 
 const (
 	defaultRounds = 7
-	maxRounds     = 10_000
-	maxSizes      = 64
+	// On a simulated machine one round is like the other.
+	defaultRoundsModelled = 2
+	maxRounds             = 10_000
+	maxSizes              = 64
 )
 
 // given notes which of the flags were set.
@@ -54,6 +70,8 @@ func (o *benchOptions) given(fl *flag.FlagSet) {
 		switch f.Name {
 		case "b", "e", "f":
 			o.ranged = true
+		case "rounds":
+			o.counted = true
 		}
 	})
 }
@@ -69,6 +87,9 @@ func (o *benchOptions) check() error {
 	}
 	if o.json && o.csv {
 		return usagef("--json and --csv are two formats: choose one")
+	}
+	if o.html != "" && o.html == o.save {
+		return usagef("--save and --html name the same file")
 	}
 	o.chosen = len(o.sizes) > 0 || o.ranged
 	if !o.ranged {

@@ -20,7 +20,7 @@ import (
 var benchPeersCommand = &command{
 	name:     "bench peers",
 	synopsis: "the library's copy on one GPU, against other programs that do the same",
-	usage:    "bench peers --peer COMMAND [--peer COMMAND] [--bytes SIZES | -b SIZE -e SIZE [-f N]] [--gpus N] [--rounds N] [--time TIME] [--json | --csv] [--save FILE]",
+	usage:    "bench peers --peer COMMAND [--peer COMMAND] [--bytes SIZES | -b SIZE -e SIZE [-f N]] [--gpus N] [--rounds N] [--time TIME] [--json | --csv] [--save FILE] [--html FILE]",
 	text: `Copies between two ranks of one GPU, in turn with other programs on the same GPU: round by round, each size by
 the library, then by each method of each peer. Ratios are medians of those of a round, so what changes from one
 minute to the next does not count. A COMMAND is split at spaces; it speaks the protocol of bench/peers/README.md,

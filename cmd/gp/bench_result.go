@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/csv"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,9 +32,22 @@ type benchDoc struct {
 	Results []benchResult `json:"results"`
 	Sweep   []sweepResult `json:"sweep,omitempty"` // copy --sweep
 	Peers   []peerResult  `json:"peers,omitempty"` // peers
-	Skipped []benchSkip   `json:"skipped"`
-	Notes   []string      `json:"notes"`
-	Error   string        `json:"error,omitempty"` // what ended the run early
+	// Matrices are of p2p: by GPU that sends and GPU that receives.
+	Matrices []matrix    `json:"matrices,omitempty"`
+	Skipped  []benchSkip `json:"skipped"`
+	Notes    []string    `json:"notes"`
+	// Probe is the report of gp probe, where a page was asked for.
+	Probe json.RawMessage `json:"probe,omitempty"`
+	Error string          `json:"error,omitempty"` // what ended the run early
+}
+
+// merge takes in what a part of the run has come to.
+func (d *benchDoc) merge(p *benchDoc) {
+	d.Results = append(d.Results, p.Results...)
+	d.Sweep = append(d.Sweep, p.Sweep...)
+	d.Matrices = append(d.Matrices, p.Matrices...)
+	d.Skipped = append(d.Skipped, p.Skipped...)
+	d.Notes = append(d.Notes, p.Notes...)
 }
 
 // A benchSkip is a case that did not run.
@@ -51,7 +65,12 @@ type benchSkip struct {
 // time. Busbw is what the busiest link carries in its busier direction over the
 // time: for the two directions of one link half of algbw; for a copy between
 // two ranks of one GPU, which crosses the GPU's link once each way, as much as
-// algbw. GB/s is 1e9 bytes a second.
+// algbw.
+//
+// Of a collective, bytes are the longer of a rank's buffers, algbw is they over
+// the time, and busbw that times what nccl-tests (PERFORMANCE.md) multiply it
+// by, which makes collectives and numbers of ranks comparable. GB/s is 1e9 bytes
+// a second.
 type benchResult struct {
 	Op        string  `json:"op"`
 	Algorithm string  `json:"algorithm"`
@@ -80,6 +99,12 @@ type benchResult struct {
 	HostNode       *int     `json:"host_node"`        // the NUMA node of the host memory
 	Ceiling        *float64 `json:"ceiling_gb_per_s"` // of Algbw, in the same rounds
 	Ratio          *float64 `json:"ratio_to_ceiling"` // median of the rounds' ratios
+	// Of collectives.
+	Elements     *uint64  `json:"elements"`      // the count of nccl-tests
+	InPlace      *bool    `json:"in_place"`      // null: the case has no such thing
+	Asked        *string  `json:"asked"`         // "auto" where the algorithm is the library's choice
+	Root         *int     `json:"root"`          // the rank
+	EventSeconds *float64 `json:"event_seconds"` // beside wall: by the GPUs' events, enqueueing left out
 }
 
 // A series is one row of the result in the making: a case at a size, sampled
@@ -91,8 +116,11 @@ type series struct {
 	sample func(context.Context, *series) error
 	slots  int  // of a staged copy
 	warm   bool // the samples do not count
+	// unlimited: what bounds it is not the links.
+	unlimited bool
 
 	seconds, wall, enqueue, cpu []float64
+	events                      []float64
 	ceiling, ratio              []float64 // by round
 	rounds                      []float64 // the round's median of seconds
 	wrong                       uint64
@@ -110,7 +138,7 @@ func (s *series) add(seconds, wall, enqueue, cpu []float64, ceiling float64) {
 	s.cpu = append(s.cpu, cpu...)
 	m := quantile(seconds, 0.5)
 	s.rounds = append(s.rounds, m)
-	if ceiling > 0 {
+	if ceiling > 0 && !s.unlimited {
 		s.ceiling = append(s.ceiling, ceiling)
 		s.ratio = append(s.ratio, s.payload()/m/ceiling)
 	}
@@ -134,6 +162,7 @@ func (s *series) result(modelled bool) benchResult {
 		return &m
 	}
 	r.WallSeconds, r.EnqueueSeconds, r.CPUSeconds = of(s.wall, 1), of(s.enqueue, 1), of(s.cpu, 1)
+	r.EventSeconds = of(s.events, 1)
 	r.Ceiling, r.Ratio = of(s.ceiling, 1e9), of(s.ratio, 1)
 	return r
 }
@@ -156,7 +185,7 @@ func quantile(v []float64, q float64) float64 {
 
 // report writes the document out, and is the run's verdict.
 func (b *bench) report(err error) error {
-	saved := b.closeSave(true)
+	saved := b.closeFiles(true)
 	var out error
 	switch {
 	case b.json:
@@ -181,33 +210,56 @@ func (b *bench) report(err error) error {
 	return nil
 }
 
-// openSave opens the file of --save without touching what it holds.
-func (b *bench) openSave() (err error) {
-	if b.file, err = os.OpenFile(b.save, os.O_WRONLY|os.O_CREATE, 0o666); err != nil {
-		return fmt.Errorf("--save: %w", err)
+// An outputFile is one that a run leaves beside its output.
+type outputFile struct {
+	flag, name string
+	*os.File
+	write func(io.Writer) error
+}
+
+// openFiles opens the files of --save and --html without touching what they hold.
+func (b *bench) openFiles() error {
+	b.files = [2]outputFile{
+		{flag: "--save", name: b.save, write: func(w io.Writer) error { return writeJSON(w, &b.doc) }},
+		{flag: "--html", name: b.html, write: func(w io.Writer) error { return writePage(w, &b.doc, b.verdicts) }},
+	}
+	for i := range b.files {
+		f := &b.files[i]
+		if f.name == "" {
+			continue
+		}
+		var err error
+		if f.File, err = os.OpenFile(f.name, os.O_WRONLY|os.O_CREATE, 0o666); err != nil {
+			f.File = nil
+			return joined(fmt.Errorf("%s: %w", f.flag, err), b.closeFiles(false))
+		}
 	}
 	return nil
 }
 
-// closeSave writes the document to the file of --save. A run that has none
-// leaves a file as it was, and takes an empty one away.
-func (b *bench) closeSave(write bool) (err error) {
-	if b.file == nil {
-		return nil
-	}
-	f := b.file
-	b.file = nil
-	if write {
-		if err = f.Truncate(0); err == nil || !isRegular(f) {
-			err = writeJSON(f, &b.doc)
+// closeFiles writes the files. A run that has nothing to write leaves a file as
+// it was, and takes an empty one away.
+func (b *bench) closeFiles(write bool) error {
+	var errs []error
+	for i := range b.files {
+		f := &b.files[i]
+		if f.File == nil {
+			continue
 		}
-	} else if i, e := f.Stat(); e == nil && i.Mode().IsRegular() && i.Size() == 0 {
-		defer os.Remove(b.save)
+		var err error
+		if write {
+			if err = f.Truncate(0); err == nil || !isRegular(f.File) {
+				err = f.write(f.File)
+			}
+		} else if i, e := f.Stat(); e == nil && i.Mode().IsRegular() && i.Size() == 0 {
+			defer os.Remove(f.name)
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", f.flag, err))
+		}
+		f.File = nil
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("--save: %w", err)
-	}
-	return nil
+	return joined(errs...)
 }
 
 func isRegular(f *os.File) bool {
@@ -269,10 +321,7 @@ func writeBench(w io.Writer, d *benchDoc) error {
 		fmt.Fprintf(w, ": %s", m.Note)
 	}
 	fmt.Fprint(w, "\n")
-	if len(d.Results) > 0 {
-		fmt.Fprint(w, "\n")
-		writeBenchTable(w, d)
-	}
+	writeTables(w, d)
 	if len(d.Sweep) > 0 {
 		fmt.Fprint(w, "\n")
 		writeSweep(w, d)
@@ -306,12 +355,29 @@ func verifiedPhrase(d *benchDoc) string {
 	return "every byte verified"
 }
 
-func writeBenchTable(w io.Writer, d *benchDoc) {
+// writeTables writes the results: those of collectives as nccl-tests do, those
+// of pairs as matrices, and the others one a line.
+func writeTables(w io.Writer, d *benchDoc) {
+	var others []benchResult
+	for _, r := range d.Results {
+		if r.Elements == nil && !strings.HasPrefix(r.Case, "p2p.") {
+			others = append(others, r)
+		}
+	}
+	if len(others) > 0 {
+		fmt.Fprint(w, "\n")
+		writeBenchTable(w, others)
+	}
+	writeMatrices(w, d)
+	writeCollectives(w, d)
+}
+
+func writeBenchTable(w io.Writer, results []benchResult) {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(out, "case\tGPUs\tnode\tbytes\tchunk\ttime\tp5\tp95\twall\tenqueue\tCPU\tcalls\tn\talgbw\tbusbw\tceiling\tof it\twrong\t\t\n")
 	fmt.Fprint(out, "\t\t\t\t\tus\tus\tus\tus\tus\tus\t\t\tGB/s\tGB/s\tGB/s\t\tbytes\t\t\n")
-	for i := range d.Results {
-		r := &d.Results[i]
+	for i := range results {
+		r := &results[i]
 		label := ""
 		if r.Modelled {
 			label = strings.TrimSpace(modelledLabel)

@@ -30,7 +30,8 @@ import (
 // The columns are promised: more may follow, none may change.
 var benchColumns = strings.Fields(`op algorithm type reduction ranks bytes seconds algbw_gb_per_s busbw_gb_per_s wrong modelled
 	p5_seconds p95_seconds count case gpus clock
-	wall_seconds enqueue_seconds cpu_seconds driver_calls chunk_bytes chunk_asked host_node ceiling_gb_per_s ratio_to_ceiling`)
+	wall_seconds enqueue_seconds cpu_seconds driver_calls chunk_bytes chunk_asked host_node ceiling_gb_per_s ratio_to_ceiling
+	elements in_place asked root event_seconds`)
 
 // benchJSON runs a kind and reads its document by the names that are promised.
 func benchJSON(t *testing.T, args ...string) (doc map[string]any, results []map[string]any) {
@@ -237,7 +238,6 @@ func TestBenchRefuses(t *testing.T) {
 		args string
 		why  string
 	}{
-		{"", "measure what?"},
 		{"frobnicate", `no kind "frobnicate"`},
 		{"link --bytes 0", "at least 1 byte"},
 		{"link --bytes 4KiB,,8KiB", "not a size"},
