@@ -10,7 +10,7 @@ GO ?= go
 SOAK_COUNT ?= 50
 SOAK_PACKAGES ?= ./gp/... ./internal/kernel/... ./cuda/sim/...
 
-.PHONY: test ci lint ptx ptx-check gpu-bundle soak clean
+.PHONY: test ci lint ptx ptx-check gpu-bundle readme-figures soak clean
 
 test:
 	CGO_ENABLED=0 $(GO) test ./...
@@ -29,6 +29,10 @@ ptx-check:
 
 gpu-bundle:
 	bundle/build.sh
+
+# The README's table of measured figures, from the records of docs/measured.
+readme-figures:
+	$(GO) run ./bench/figures
 
 soak:
 	FUZZTIME=5m .ci/run fuzz

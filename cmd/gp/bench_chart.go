@@ -44,7 +44,12 @@ const (
 	barHeight, barGap                            = 16.0, 8.0
 )
 
-func (c *chart) caption() string { return c.title + ", " + c.unit + c.label }
+func (c *chart) caption() string {
+	if c.label == "" {
+		return c.title + ", " + c.unit
+	}
+	return c.title + ", " + c.unit + "," + c.label
+}
 
 // color is that of a line.
 func (c *chart) color(i int) int {
@@ -115,7 +120,11 @@ func (c *chart) drawLines(b *strings.Builder) {
 	}
 	for _, t := range sizeTicks(x0, x1) {
 		fmt.Fprintf(b, `<line class="grid" x1="%.1f" x2="%.1f" y1="%g" y2="%g"/>`, px(t), px(t), chartTop, chartHeight-chartBottom)
-		fmt.Fprintf(b, `<text class="tick" x="%.1f" y="%g" text-anchor="middle">%s</text>`, px(t), chartHeight-chartBottom+15, formatSize(uint64(t)))
+		x, anchor := px(t), "middle"
+		if x > chartWidth-2*chartRight { // there is no room for half of it on the right
+			x, anchor = chartWidth-2, "end"
+		}
+		fmt.Fprintf(b, `<text class="tick" x="%.1f" y="%g" text-anchor="%s">%s</text>`, x, chartHeight-chartBottom+15, anchor, formatSize(uint64(t)))
 	}
 	fmt.Fprintf(b, `<text class="tick" x="%g" y="%g" text-anchor="middle">size (bytes)</text>`, chartLeft+(chartWidth-chartLeft-chartRight)/2, chartHeight-6)
 	for i, l := range c.lines {
@@ -162,7 +171,7 @@ func (c *chart) drawBars(b *strings.Builder) {
 	for _, v := range c.bars {
 		most = max(most, v.value)
 	}
-	const label, value = 128.0, 48.0
+	const label, value = 104.0, 40.0
 	height := float64(len(c.bars))*(barHeight+barGap) + barGap
 	c.open(b, height)
 	for i, v := range c.bars {

@@ -51,7 +51,7 @@ time of 16 bytes from the call to done. Every byte is compared. On the diagonal 
 
 const (
 	p2pBytes         = 64 << 20
-	p2pBytesModelled = 1 << 20
+	p2pBytesModelled = 4 << 20
 	latencyBytes     = 16
 	routeLocal       = "local"
 )
@@ -392,7 +392,9 @@ func (m *matrix) title() string {
 	if strings.HasSuffix(m.Case, ".both_ways") {
 		t += ", the sum of both ways"
 	}
-	t += ", " + m.Unit
+	if m.Unit != "granted" {
+		t += ", " + m.Unit
+	}
 	if m.Modelled {
 		t += "," + modelledLabel
 	}

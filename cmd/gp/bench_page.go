@@ -27,10 +27,12 @@ type pageData struct {
 	Doc      *benchDoc
 	Title    string
 	Label    string // " modelled" behind figures of a simulated machine
+	Comma    string // ", modelled", behind headings
 	GPUs     string
 	Verified string
 	Tiles    []pageTile
 	Report   *probe.Report
+	Cards    []pageCards
 	Verdicts []pageVerdict
 	Sections []pageSection
 	Rows     []pageRow
@@ -38,6 +40,9 @@ type pageData struct {
 
 // A pageTile is a figure that says most.
 type pageTile struct{ Figure, Unit, What, Of string }
+
+// pageCards are GPUs that are alike.
+type pageCards struct{ Labels, Name, Link, Memory, BAR1 string }
 
 // A pageVerdict is what the probe says of some pairs.
 type pageVerdict struct {
@@ -50,6 +55,7 @@ type pageSection struct {
 	Title, Text string
 	Charts      []pageChart
 	Maps        []pageMap
+	Two         bool // charts come in twos
 }
 
 // A pageChart is a chart with its caption and legend.
@@ -89,7 +95,7 @@ func writePage(w io.Writer, d *benchDoc, r *probe.Report) error {
 	p := &pageData{Doc: d, Report: r, GPUs: inShort(d.Machine.GPUs), Verified: verifiedPhrase(d)}
 	p.Title = "gp bench: " + p.GPUs
 	if d.Machine.Modelled {
-		p.Label = modelledLabel
+		p.Label, p.Comma = modelledLabel, ","+modelledLabel
 		p.Title = "gp bench, modelled: " + d.Machine.Name
 	}
 	p.verdicts()
@@ -102,25 +108,35 @@ func writePage(w io.Writer, d *benchDoc, r *probe.Report) error {
 	return benchPage.Execute(w, p)
 }
 
-// verdicts puts pairs of which the probe says the same together.
+// verdicts puts GPUs together that are alike, and pairs of which the probe says
+// the same.
 func (p *pageData) verdicts() {
 	if p.Report == nil {
 		return
 	}
-	at := map[string]int{}
-	label := func(i int) string {
-		if i >= 0 && i < len(p.Report.Devices) {
-			return p.Report.Devices[i].Label
+	devices := p.Report.Devices
+	for _, d := range devices {
+		c := pageCards{d.Label, d.Name, linkText(d.Link), memoryText(d.Memory), memoryText(d.BAR1)}
+		i := slices.IndexFunc(p.Cards, func(o pageCards) bool {
+			o.Labels = c.Labels
+			return o == c
+		})
+		if i >= 0 {
+			p.Cards[i].Labels += ", " + d.Label
+		} else {
+			p.Cards = append(p.Cards, c)
 		}
-		return fmt.Sprint(i)
 	}
-	for _, pair := range p.Report.Pairs {
-		names := label(pair.From) + " to " + label(pair.To)
+	at := map[string]int{}
+	var of [][]*probe.PairReport
+	for i := range p.Report.Pairs {
+		pair := &p.Report.Pairs[i]
 		key := strings.Join([]string{string(pair.State), pair.Verdict, pair.PatchWhy}, "|")
-		i, ok := at[key]
+		k, ok := at[key]
 		if !ok {
-			i = len(p.Verdicts)
-			at[key] = i
+			k = len(of)
+			at[key] = k
+			of = append(of, nil)
 			v := pageVerdict{State: string(pair.State), Verdict: pair.Verdict, Why: pair.PatchWhy}
 			for _, f := range pair.Findings {
 				if f.Do != "" && !slices.Contains(v.Do, f.Do) {
@@ -129,11 +145,35 @@ func (p *pageData) verdicts() {
 			}
 			p.Verdicts = append(p.Verdicts, v)
 		}
-		if p.Verdicts[i].Pairs != "" {
-			p.Verdicts[i].Pairs += ", "
-		}
-		p.Verdicts[i].Pairs += names
+		of[k] = append(of[k], pair)
 	}
+	for k, pairs := range of {
+		p.Verdicts[k].Pairs = pairNames(devices, pairs)
+	}
+}
+
+// pairNames is "all pairs", or "GPU0 and GPU1, GPU0 to GPU2".
+func pairNames(devices []probe.DeviceReport, pairs []*probe.PairReport) string {
+	if n := len(devices); n > 2 && len(pairs) == n*(n-1) {
+		return "all pairs, both ways"
+	}
+	label := func(i int) string {
+		if i >= 0 && i < len(devices) {
+			return devices[i].Label
+		}
+		return fmt.Sprint(i)
+	}
+	var names []string
+	for _, a := range pairs {
+		both := slices.ContainsFunc(pairs, func(b *probe.PairReport) bool { return b.From == a.To && b.To == a.From })
+		switch {
+		case both && a.From < a.To:
+			names = append(names, label(a.From)+" and "+label(a.To))
+		case !both:
+			names = append(names, label(a.From)+" to "+label(a.To))
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // largest is the result of a case with the most bytes, nil if there is none.
@@ -221,17 +261,34 @@ func (p *pageData) chart(title, unit string) *chart {
 	return &chart{title: title, unit: unit, label: p.Label}
 }
 
+// linkTitles are the charts of links, by direction.
+var linkTitles = []struct{ op, title string }{
+	{"d2h", "Device to host"}, {"h2d", "Host to device"}, {"both", "Each direction with both busy"},
+}
+
 func (p *pageData) links() {
-	bars := p.chart("Each direction of a link", "GB/s")
-	for i := range p.Doc.Results {
-		r := &p.Doc.Results[i]
-		if strings.HasPrefix(r.Case, "link.") && r.Bytes == linkMost(p.Doc.Results, r) {
-			name := strings.TrimPrefix(r.Case, "link.")
-			bars.bars = append(bars.bars, chartBar{fmt.Sprintf("%s, GPU %s", strings.ReplaceAll(name, ".", " "), r.GPUs), r.Busbw})
+	s := pageSection{Title: "Links", Text: "Copies between pinned host memory and each GPU: what one direction of one link carries. Far is memory on the NUMA node farthest from the GPU."}
+	for _, t := range linkTitles {
+		bars := p.chart(t.title, "GB/s")
+		for i := range p.Doc.Results {
+			r := &p.Doc.Results[i]
+			name, ok := strings.CutPrefix(r.Case, "link."+t.op)
+			if !ok || r.Bytes != linkMost(p.Doc.Results, r) {
+				continue
+			}
+			label := "GPU " + r.GPUs
+			switch name {
+			case ".far":
+				label += ", far"
+			case ".all":
+				label = "all GPUs at once"
+			}
+			bars.bars = append(bars.bars, chartBar{label, r.Busbw})
 		}
+		s.add(bars)
 	}
-	if len(bars.bars) > 0 {
-		p.section("Links", "Copies between pinned host memory and each GPU. Each bar is one direction of one link; far is memory on the NUMA node farthest from the GPU, all is with every GPU busy at once.").add(bars)
+	if len(s.Charts) > 0 {
+		p.Sections = append(p.Sections, s)
 	}
 }
 
@@ -287,6 +344,21 @@ func (p *pageData) copies() {
 	}
 }
 
+// mapMost is the most of all matrices of a unit, diagonals apart, so that one
+// shade means one thing in all of them.
+func mapMost(ms []matrix, unit string) (most float64) {
+	for i := range ms {
+		for r, row := range ms[i].Cells {
+			for c, v := range row {
+				if ms[i].Unit == unit && v != nil && r != c {
+					most = max(most, *v)
+				}
+			}
+		}
+	}
+	return most
+}
+
 // shades is the number of steps of a heat map.
 const shades = 8
 
@@ -294,19 +366,12 @@ func (p *pageData) pairs() {
 	if len(p.Doc.Matrices) == 0 {
 		return
 	}
-	s := p.section("Pairs of GPUs", "The row is the GPU that sends, the column the one that receives. Darker is more. The diagonal is a copy within the GPU, and left out of the shading.")
+	s := p.section("Pairs of GPUs", "The row is the GPU that sends, the column the one that receives. Darker is more, and one shade means the same in all maps of a unit. The diagonal is a copy within the GPU, and left out of the shading.")
 	for i := range p.Doc.Matrices {
 		m := &p.Doc.Matrices[i]
 		_, caption, _ := strings.Cut(m.title(), ": ")
-		pm := pageMap{Caption: caption, GPUs: m.GPUs}
-		most := 0.0
-		for r := range m.Cells {
-			for c, v := range m.Cells[r] {
-				if v != nil && r != c {
-					most = max(most, *v)
-				}
-			}
-		}
+		pm := pageMap{Caption: strings.ToUpper(caption[:1]) + caption[1:], GPUs: m.GPUs}
+		most := mapMost(p.Doc.Matrices, m.Unit)
 		for r, row := range m.Cells {
 			out := pageMapRow{GPU: m.GPUs[r]}
 			for c, v := range row {
@@ -334,6 +399,7 @@ func (p *pageData) collectives() {
 		return
 	}
 	s := p.section("Collectives", "Bus bandwidth is the size over the time, times the factor of nccl-tests that makes numbers of ranks comparable. Where the library chooses the algorithm the chart says auto; the table below names what it chose. Out of place, where there is such a form.")
+	s.Two = true
 	var ops []string
 	for _, t := range tables {
 		if !slices.Contains(ops, t.head.Op) {
@@ -411,16 +477,19 @@ func (p *pageData) Colors() (n []int) {
 	return n
 }
 
-// Memory is a size of the probe's report, for the table.
-func (p *pageData) Memory(n uint64) string {
-	if n == 0 {
-		return "-"
+// memoryText is a size of the probe's report.
+func memoryText(n uint64) string {
+	switch {
+	case n == 0:
+		return "not known"
+	case n < 1<<30:
+		return fmt.Sprintf("%d MiB", n>>20)
 	}
 	return fmt.Sprintf("%.0f GiB", math.Round(float64(n)/(1<<30)))
 }
 
-// Link is a GPU's link, for the table.
-func (p *pageData) Link(l probe.LinkRate) string {
+// linkText is a GPU's link.
+func linkText(l probe.LinkRate) string {
 	if l.Gen == 0 {
 		return "not known"
 	}

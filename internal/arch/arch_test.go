@@ -29,6 +29,7 @@ var allowed = map[string][]string{
 	".": nil,
 
 	"cmd":      {"gp/...", "probe/...", "ptx", "nvrtc", "cuda/...", "internal/..."},
+	"bench":    nil,
 	"examples": {"gp/...", "probe/...", "cuda/..."}, // what a user can import
 
 	"gp":                 {"ptx", "cuda", "gp/internal/...", "internal/..."},
