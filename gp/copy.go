@@ -320,7 +320,7 @@ func (g *Group) orderCalls(x *run, hub int, o *operation) (string, int, api.Code
 	if c != api.Success {
 		return "cuEventCreate", hub, c
 	}
-	m.queue = x.stream[hub]
+	m.on(x.stream[hub])
 	o.marks = append(o.marks, m)
 	if c := d.EventRecord(m.ev, x.stream[hub]); c != api.Success {
 		return "cuEventRecord", hub, c

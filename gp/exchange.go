@@ -340,7 +340,7 @@ func (g *Group) exchange(x *run, o *operation) (enqueued bool, err error) {
 				return fail(i, call, c)
 			}
 		}
-		if m := e.last[i]; m != nil && !m.done.Load() && !(m.queue == l.queue && r.owns(l.queue)) && !x.dry {
+		if m := e.last[i]; m != nil && !m.isDone() && !(m.queue == l.queue && r.owns(l.queue)) && !x.dry {
 			if call, c := x.bind.to(r.ctx); c != api.Success {
 				return fail(i, call, c)
 			}
@@ -361,7 +361,7 @@ func (g *Group) exchange(x *run, o *operation) (enqueued bool, err error) {
 		if c != api.Success {
 			return fail(i, "cuEventCreate", c)
 		}
-		m.queue = e.launch[i].queue
+		m.on(e.launch[i].queue)
 		o.marks = append(o.marks, m)
 		if c := d.EventRecord(m.ev, m.queue); c != api.Success {
 			return fail(i, "cuEventRecord", c)

@@ -346,7 +346,7 @@ func (g *Group) fence(x *run, r int, owner *Rank, s api.Stream) (string, api.Cod
 func (x *run) waitMarks(r int, lane uint8, ms []*mark) (string, api.Code) {
 	rk, q, bit := x.rank[r], x.queue(r, lane), uint64(1)<<(r*plan.Lanes+int(lane))
 	for _, m := range ms {
-		if m.done.Load() || m.queue == q && rk.owns(q) {
+		if m.isDone() || m.queue == q && rk.owns(q) {
 			continue
 		}
 		if m.awaitedIn != x.number {
@@ -467,7 +467,7 @@ func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
 		if c != api.Success {
 			return "cuEventCreate", c
 		}
-		m.queue = q
+		m.on(q)
 		if c := d.EventRecord(m.ev, q); c != api.Success {
 			return "cuEventRecord", c
 		}

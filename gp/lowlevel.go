@@ -170,7 +170,7 @@ func hostKernel(what string, b Buffer, host unsafe.Pointer, n int, op Op) (Work,
 		if c != api.Success {
 			return "cuEventCreate", c
 		}
-		mk.queue = b.queue()
+		mk.on(b.queue())
 		o.marks = append(o.marks, mk)
 		if c := d.LaunchKernel(fn, &l); c != api.Success {
 			return "cuLaunchKernel", c

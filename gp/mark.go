@@ -5,6 +5,7 @@ package gp
 import (
 	"sync/atomic"
 
+	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
 )
 
@@ -18,7 +19,11 @@ type mark struct {
 	rank  *Rank
 	ev    api.Event
 	queue api.Stream // the stream it was recorded on
-	done  atomic.Bool
+	// Of a stream of the rank's own, by number from 1 on: marks there are done in
+	// the order in which they were recorded.
+	own  int
+	turn uint64
+	done atomic.Bool
 	// Under the group's lock:
 	refs      int
 	awaitedIn uint64 // the run in which queues waited for it last,
@@ -42,6 +47,48 @@ func (r *Rank) newMark() (*mark, api.Code) {
 	m := &mark{rank: r, ev: ev, refs: 1}
 	r.marks = append(r.marks, m)
 	return m, api.Success
+}
+
+// on says on which stream the mark is about to be recorded. The group's lock is
+// held.
+func (m *mark) on(q api.Stream) {
+	m.queue, m.own = q, 0
+	r := m.rank
+	for i, have := range r.lanes {
+		if q == have && r.lane[i] != nil {
+			m.own = 1 + i
+		}
+	}
+	if q == r.queue() {
+		m.own = ownStreams - 1
+	}
+	if m.own > 0 {
+		r.recorded[m.own]++
+		m.turn = r.recorded[m.own]
+	}
+}
+
+// ownStreams is one more than the streams that a rank makes.
+const ownStreams = plan.Lanes + 2
+
+// isDone tells whether the mark is known to be done without asking the driver.
+func (m *mark) isDone() bool {
+	return m.done.Load() || m.own > 0 && m.rank.reached[m.own].Load() >= m.turn
+}
+
+// finish notes that the driver has said so.
+func (m *mark) finish() {
+	m.done.Store(true)
+	if m.own == 0 {
+		return
+	}
+	at := &m.rank.reached[m.own]
+	for {
+		was := at.Load()
+		if was >= m.turn || at.CompareAndSwap(was, m.turn) {
+			return
+		}
+	}
 }
 
 // release drops one reference. The group's lock is held.

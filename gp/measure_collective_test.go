@@ -78,8 +78,10 @@ type card struct {
 	noise    []float32
 }
 
-func newCard(t *testing.T, d *cuda.Driver, n, most int) *card {
-	o := gp.Options{Driver: d, AllowSameGPU: true, P2P: gp.P2POff, Logger: discard}
+func newCard(t *testing.T, d *cuda.Driver, n, most int) *card { return newCardOf(t, d, n, most, 0) }
+
+func newCardOf(t *testing.T, d *cuda.Driver, n, most int, pinned int64) *card {
+	o := gp.Options{Driver: d, AllowSameGPU: true, P2P: gp.P2POff, Logger: discard, PinnedBytes: pinned}
 	for range n {
 		o.Devices = append(o.Devices, 0)
 	}
@@ -461,4 +463,61 @@ func TestMeasureRows(t *testing.T) {
 		}
 	}
 	writeMeasured(t, dir, "rows", map[string]any{"gpu": name(t, dev), "points": points})
+}
+
+// TestMeasureSegments takes the times of direct collectives over lengths of their
+// segments and budgets of pinned memory.
+func TestMeasureSegments(t *testing.T) {
+	dir := os.Getenv("GP_MEASURE_DIR")
+	if dir == "" || os.Getenv("GP_MEASURE_SEGMENTS") == "" {
+		t.Skip("GP_MEASURE_SEGMENTS is not set: no figures asked for")
+	}
+	d := gputest.Hardware(t)
+	dev, err := d.Device(0)
+	require.NoError(t, err)
+	cc, err := dev.Primary()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, cc.Close()) }()
+	b := newBare(t, cc)
+	type point struct {
+		Op                   string
+		Ranks, Bytes, Pinned int
+		Chunk, Took, Slots   int
+		Seconds, Ratio       float64
+	}
+	var points []point
+	for _, n := range []int{2, 8} {
+		for _, pinned := range []int64{32 << 20, 64 << 20} {
+			c := newCardOf(t, d, n, 256<<20, pinned)
+			for _, k := range []struct {
+				op    string
+				bytes int
+			}{{"all_reduce", 64 << 20}, {"all_reduce", 256 << 20}, {"reduce_scatter", 64 << 20}, {"all_to_all", 64 << 20}} {
+				j := c.job(k.op, k.bytes/4)
+				chunks := []int{0, 2 << 20, 4 << 20, 6 << 20, 8 << 20, 12 << 20, 16 << 20}
+				times, ratio := make([][]float64, len(chunks)), make([][]float64, len(chunks))
+				for i := range 6 {
+					bound := b.run(j.move)
+					for a, chunk := range chunks {
+						start := time.Now()
+						w, err := j.call(c.g.With(gp.CallOptions{Algorithm: gp.AlgorithmDirect, Chunk: chunk}))
+						wait(t, w, err)
+						if took := time.Since(start).Seconds(); i > 0 {
+							times[a], ratio[a] = append(times[a], took), append(ratio[a], bound/took)
+						}
+					}
+				}
+				for a, chunk := range chunks {
+					var e gp.Explanation
+					_, err := j.call(c.g.With(gp.CallOptions{Algorithm: gp.AlgorithmDirect, Chunk: chunk, Explain: &e}))
+					require.NoError(t, err)
+					p := point{k.op, n, k.bytes, int(pinned), chunk, e.Chunk, e.Slots, median(times[a]), median(ratio[a])}
+					points = append(points, p)
+					t.Logf("segments %-14s N=%d %9d B pinned %d chunk %8d (%8d x %d): %.1f us, ratio %.3f", p.Op, n, p.Bytes, pinned>>20, chunk, e.Chunk, e.Slots, p.Seconds*1e6, p.Ratio)
+				}
+			}
+			require.NoError(t, c.g.Close())
+		}
+	}
+	writeMeasured(t, dir, "segments", map[string]any{"gpu": name(t, dev), "points": points})
 }

@@ -5,6 +5,7 @@ package gp
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
@@ -49,6 +50,8 @@ type Rank struct {
 	planEvents  []api.Event
 	marks       []*mark // all that were made
 	freeMarks   []*mark
+	recorded    [ownStreams]uint64 // marks, by stream of the rank's own: see mark
+	reached     [ownStreams]atomic.Uint64
 
 	memMu   sync.Mutex
 	mem     map[*memory]struct{} // from Alloc, not freed

@@ -136,6 +136,20 @@ type Step struct {
 	After []int
 }
 
+// Callers tells whether the step touches the caller's buffers, or opens or closes
+// them to others.
+func (s *Step) Callers() bool {
+	if s.Kind == Join {
+		return s.Lane != LaneJoin
+	}
+	for _, sp := range s.Src {
+		if sp.Space == In || sp.Space == Out {
+			return true
+		}
+	}
+	return s.Dst.Space == In || s.Dst.Space == Out
+}
+
 // A Plan is a whole operation. Steps are in the order in which they are
 // enqueued: After names smaller indices only.
 type Plan struct {
