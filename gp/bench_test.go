@@ -129,12 +129,17 @@ func (d *idle) LaunchKernel(f api.Function, l *api.Launch) api.Code {
 // idleGroup is a group of two ranks with a buffer on each, and a function that
 // copies and one that reduces, both warm. The driver is idle until the test ends.
 func idleGroup(tb testing.TB, bytes int) (cp, reduce func()) {
+	_, cp, reduce = idleGroupThatLogs(tb, bytes, slog.DiscardHandler)
+	return cp, reduce
+}
+
+func idleGroupThatLogs(tb testing.TB, bytes int, h slog.Handler) (g *gp.Group, cp, reduce func()) {
 	m, err := sim.Open("2x4090")
 	require.NoError(tb, err)
 	seam := &idle{Driver: hook.Seam(m.Driver())}
 	d, err := hook.NewDriver(seam)
 	require.NoError(tb, err)
-	g, err := gp.Open(gp.Options{Driver: d.(*cuda.Driver), Logger: slog.New(slog.DiscardHandler)})
+	g, err = gp.Open(gp.Options{Driver: d.(*cuda.Driver), Logger: slog.New(h)})
 	require.NoError(tb, err)
 	var bufs []gp.Buffer
 	for _, r := range g.Ranks() {
@@ -165,7 +170,7 @@ func idleGroup(tb testing.TB, bytes int) (cp, reduce func()) {
 		require.NoError(tb, g.Close())
 		require.NoError(tb, m.Close())
 	})
-	return cp, reduce
+	return g, cp, reduce
 }
 
 // TestNoGarbage: a warm operation allocates nothing, in one piece or in many.

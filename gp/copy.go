@@ -71,6 +71,7 @@ func (o Ops) Copy(dst, src Buffer) (Work, error) {
 		g.p2p[src.rank.index][dst.rank.index] = direction{why: "the driver refused a peer copy: " + err.Error()}
 		if o.o.Route != RouteDirect {
 			g.log.Warn("gp: the driver refuses a peer copy: copies are staged from now on", "from", src.rank.index, "to", dst.rank.index, "error", err)
+			g.stats.Fallbacks++
 			return o.copy(dst, src)
 		}
 	}
@@ -143,14 +144,7 @@ func (o Ops) copy(dst, src Buffer) (Work, error) {
 		return Work{}, err
 	}
 	g.stats.Copies++
-	switch route {
-	case RouteStaged:
-		g.stats.StagedBytes += bytes
-	case RouteDirect:
-		g.stats.DirectBytes += bytes
-	default:
-		g.stats.LocalBytes += bytes
-	}
+	g.moved(src.rank.index, dst.rank.index, route, bytes)
 	return w, nil
 }
 

@@ -60,7 +60,7 @@ type Group struct {
 	rankings  map[rankingKey][]estimate
 	runs      uint64
 	run       run
-	stats     Stats
+	stats     counters
 
 	exchanges exchanges
 
@@ -70,16 +70,6 @@ type Group struct {
 }
 
 type failure struct{ err error }
-
-// Stats are counters since the group was opened.
-type Stats struct {
-	Copies, Collectives         uint64 // calls that enqueued work
-	StagedBytes, DirectBytes    uint64 // of copies between ranks
-	LocalBytes                  uint64
-	CollectiveBytes             uint64 // bytes a rank, summed over calls
-	PinnedBytes, ScratchBytes   uint64 // held now, all ranks
-	PlansCached, OperationsOpen int
-}
 
 // Open makes a group. It retains each GPU's primary context, allocates the
 // ranks' pinned host memory, and proves P2P where the driver claims it.
@@ -143,7 +133,7 @@ func Open(o Options) (*Group, error) {
 	g.debug = g.log.Enabled(context.Background(), slog.LevelDebug)
 	g.proveP2P()
 	g.survey()
-	g.stats = Stats{}
+	g.stats.begin(len(g.ranks))
 	g.joins.init(len(g.ranks))
 	return g, nil
 }
@@ -204,20 +194,6 @@ func (g *Group) Err() error {
 		return f.err
 	}
 	return nil
-}
-
-// Stats returns the counters.
-func (g *Group) Stats() Stats {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	s := g.stats
-	for _, r := range g.ranks {
-		s.PinnedBytes += r.pinned.size
-		s.ScratchBytes += r.scratch.size
-	}
-	s.PlansCached = len(g.plans)
-	s.OperationsOpen = len(g.ops.open)
-	return s
 }
 
 // fail keeps the first failure. Later calls answer with it.

@@ -81,7 +81,7 @@ func stagedCopy(dst, src Buffer, st bridge.Staging, chunk int) (Work, error) {
 	w, err := g.enqueue(x, "staged")
 	if err == nil {
 		g.stats.Copies++
-		g.stats.StagedBytes += uint64(src.Bytes())
+		g.moved(src.rank.index, dst.rank.index, RouteStaged, uint64(src.Bytes()))
 	}
 	return w, err
 }

@@ -116,6 +116,7 @@ func (g *Group) takePinned(op string) error {
 		if first == nil {
 			first = err
 		}
+		g.stats.Retries++
 		if n == MinPinnedBytes {
 			return &Error{op, -1, fmt.Errorf("the driver gives no pinned host memory, not even %d bytes a rank where %d are the budget: look at RLIMIT_MEMLOCK (ulimit -l), "+
 				"the cgroup's memory.max and, on Windows, the share of RAM that WDDM pins: %w", n, budget, first)}

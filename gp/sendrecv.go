@@ -132,7 +132,17 @@ func (o Ops) SendRecv(ts ...Transfer) (Work, error) {
 		return Work{}, err
 	}
 	g.stats.Collectives++
-	g.stats.CollectiveBytes += bytes
+	for i := range pr.args.Transfers {
+		t := &pr.args.Transfers[i]
+		route := RouteStaged
+		switch {
+		case t.From == t.To:
+			route = RouteLocal
+		case t.Peer:
+			route = RouteDirect
+		}
+		g.moved(t.From, t.To, route, t.Bytes)
+	}
 	return w, nil
 }
 

@@ -305,6 +305,7 @@ func (w Work) Wait(ctx context.Context) error {
 	}
 	g := w.o.g
 	defer g.logs.flush()
+	g.stats.waits.Add(1)
 	start := g.host.Now()
 	for patient := false; ; patient = true {
 		var done bool
@@ -329,6 +330,7 @@ func (w Work) Wait(ctx context.Context) error {
 		}
 		runtime.Gosched()
 	}
+	g.stats.longWaits.Add(1)
 	return g.waiters.wait(ctx, w, start)
 }
 
