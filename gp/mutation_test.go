@@ -12,6 +12,8 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,30 +37,49 @@ type course struct {
 	ranks   int // round robin over the machine's GPUs
 	calls   []courseCall
 	pinned  int64 // the budget, if it is not small
+	// loose is how many waits within a call nothing in the course needs: what they
+	// are for has not been used before, or is not used again.
+	loose int
 
 	spec sim.Spec
 }
 
 type courseCall struct {
-	op       string // "copy", "all_reduce", "all_gather"
+	op       string // "copy", or a collective's
 	n        int    // bytes a source
 	chunk    int
 	alg      gp.Algorithm
-	from, to int  // of a copy
-	inPlace  bool // of a collective
-	one      bool // both sides on one stream
-	legacy   bool // the destination on the legacy default stream
-	before   bool // a stream beside is put behind the call by Work.Before
-	wide     bool // of bfloat16, whose partial results take double the space; else of bytes
+	from, to int      // of a copy; of a broadcast or reduce, from is the root
+	pairs    [][2]int // of a send_recv, sources and destinations of n bytes each
+	inPlace  bool     // of a collective
+	one      bool     // both sides on one stream
+	legacy   bool     // the destination on the legacy default stream
+	before   bool     // a stream beside is put behind the call by Work.Before
+	wide     bool     // of bfloat16, whose partial results take double the space; else of bytes
+	whole    bool     // none of its waits is left out: it is there for what it leaves behind
+}
+
+// exchanges tells whether the call is kernels that wait for each other.
+func (c courseCall) exchanges() bool {
+	return c.alg == gp.AlgorithmOneShot || c.alg == gp.AlgorithmTwoShot
+}
+
+// shares are the bytes of a rank's destination and source.
+func (c courseCall) shares(ranks int) (dst, src int) {
+	switch c.op {
+	case "all_gather":
+		return c.n * ranks, c.n
+	case "reduce_scatter":
+		return c.n / ranks, c.n
+	}
+	return c.n, c.n
 }
 
 // blank is the most bytes that stripes of a buffer take.
 func (c course) blank() (n int) {
 	for _, k := range c.calls {
-		if k.op == "all_gather" {
-			k.n *= c.ranks
-		}
-		n = max(n, k.n/stripes)
+		dst, src := k.shares(c.ranks)
+		n = max(n, dst/stripes, src/stripes)
 	}
 	return max(n, padBytes)
 }
@@ -73,6 +94,7 @@ func times(n int, c courseCall) (cs []courseCall) {
 
 func courses() []course {
 	const kib = 1 << 10
+	const room = 10 << 20 // pinned memory with areas
 	type c = courseCall
 	one := c{op: "copy", n: 600 * kib, chunk: 1 << 20, to: 1}
 	chunks := c{op: "copy", n: 900 * kib, chunk: 192 * kib, to: 1}
@@ -104,10 +126,10 @@ func courses() []course {
 		alg gp.Algorithm
 		of  [5]int // by ranks
 	}{
-		{"all_reduce", gp.AlgorithmRing, [5]int{2: small | large, 3: small | place, 4: large | place}},
-		{"all_reduce", gp.AlgorithmRingZeroCopy, [5]int{2: large | place, 3: small | large}},
+		{"all_reduce", gp.AlgorithmRing, [5]int{2: small | large, 3: small | place, 4: place}},
+		{"all_reduce", gp.AlgorithmRingZeroCopy, [5]int{2: large | place, 3: small}},
 		{"all_gather", gp.AlgorithmDirect, [5]int{2: small | large, 3: place, 4: small | large}},
-		{"all_gather", gp.AlgorithmRing, [5]int{2: small | place, 3: large, 4: small | large}},
+		{"all_gather", gp.AlgorithmRing, [5]int{2: small | place, 3: large, 4: small}},
 	} {
 		for ranks, of := range k.of {
 			if of == 0 {
@@ -159,6 +181,80 @@ func courses() []course {
 	last := c{op: "all_reduce", alg: gp.AlgorithmRing, n: 3 * 72 * kib, wide: true}
 	cs = append(cs, course{name: "all_reduce ring on 3 ranks, wide partials", machine: "4x4090", ranks: 3,
 		calls: []c{little, wide, with(one, func(c *c) { c.n = 100 * kib }), with(one, func(c *c) { c.n, c.from, c.to = 100*kib, 1, 2 }), with(one, func(c *c) { c.n, c.from, c.to = 100*kib, 2, 0 }), last}})
+	// Likewise of those that pass through host memory once, with calls before and
+	// behind them that leave regions to them, and take theirs; and of peer copies,
+	// which have no calls on the callers' streams. Those wait until all ranks' memory
+	// is open to the others: of scratch memory that nobody has used in vain.
+	root := func(rank int) func(c *courseCall) { return func(c *courseCall) { c.from = rank } }
+	whole := func(c *courseCall) { c.whole = true }
+	for _, k := range []struct {
+		op    string
+		alg   gp.Algorithm
+		of    [5]int // by ranks
+		loose [5]int
+	}{
+		{op: "all_reduce", alg: gp.AlgorithmDirect, of: [5]int{2: small | place, 3: large, 4: small | place}},
+		{op: "reduce_scatter", alg: gp.AlgorithmDirect, of: [5]int{2: small, 3: place, 4: large}},
+		{op: "broadcast", alg: gp.AlgorithmDirect, of: [5]int{2: small, 3: large | place, 4: small | large}},
+		{op: "reduce", alg: gp.AlgorithmDirect, of: [5]int{2: small | place, 3: large}},
+		{op: "all_to_all", alg: gp.AlgorithmDirect, of: [5]int{2: small, 3: large, 4: small}},
+		{op: "all_reduce", alg: gp.AlgorithmPeer, of: [5]int{2: large, 3: place, 4: large}, loose: [5]int{3: 6, 4: 16}},
+		{op: "all_gather", alg: gp.AlgorithmPeer, of: [5]int{2: large, 3: place}},
+		{op: "reduce_scatter", alg: gp.AlgorithmPeer, of: [5]int{2: place, 3: large}, loose: [5]int{3: 8}},
+		{op: "broadcast", alg: gp.AlgorithmPeer, of: [5]int{3: large | place}},
+		{op: "reduce", alg: gp.AlgorithmPeer, of: [5]int{2: large, 3: place}, loose: [5]int{3: 6}},
+		{op: "all_to_all", alg: gp.AlgorithmPeer, of: [5]int{2: large, 3: large}},
+	} {
+		for ranks, of := range k.of {
+			if of == 0 {
+				continue
+			}
+			// One segment, which takes half of the pinned memory, and two.
+			machine, n := "4x4090", 480*kib/(128*ranks)*128*ranks
+			if k.alg == gp.AlgorithmPeer {
+				machine = "8x4090-p2p"
+			}
+			one := c{op: k.op, alg: k.alg, n: n, chunk: n, from: ranks - 1}
+			few := with(one, func(c *c) { c.chunk /= 2 })
+			// Of most peer copies each end tells of all others, and one wait would do.
+			behind := func(c *courseCall) { c.before = k.alg == gp.AlgorithmDirect || k.op == "broadcast" }
+			name := fmt.Sprintf("%s %s on %d ranks", k.op, k.alg, ranks)
+			between := func(kind string, around courseCall, calls ...courseCall) {
+				if k.alg != gp.AlgorithmPeer {
+					calls = slices.Concat(times(2, with(around, whole)), calls, times(2, with(around, whole)))
+				}
+				cs = append(cs, course{name: name + ", " + kind, machine: machine, ranks: ranks, calls: calls, loose: k.loose[ranks]})
+			}
+			if of&small != 0 {
+				between("small", one, with(one, behind), with(with(one, oneStream), behind))
+			}
+			if of&large != 0 {
+				between("large", few, with(few, behind), with(with(few, root(0)), behind))
+			}
+			if of&place != 0 {
+				between("in place", few, with(with(few, inPlace), behind), with(with(one, inPlace), behind))
+			}
+		}
+	}
+	// Batches in which a rank sends to several, to itself, or nothing at all.
+	batch := c{op: "send_recv", n: 100 * kib, chunk: 48 * kib, pairs: [][2]int{{0, 1}, {1, 0}, {0, 2}, {2, 2}}}
+	shift := c{op: "send_recv", n: 200 * kib, pairs: [][2]int{{0, 1}, {1, 2}, {2, 0}}}
+	cs = append(cs,
+		course{name: "batches", machine: "4x4090", ranks: 3, calls: []c{batch, shift, with(batch, before), with(shift, before)}},
+		course{name: "batches on one GPU", machine: "2x4090", ranks: 3, calls: []c{shift, batch, shift}},
+		course{name: "batches of peer copies", machine: "8x4090-p2p", ranks: 3, calls: []c{batch, shift, with(shift, before)}},
+	)
+	// Kernels that wait for each other: on the callers' streams where every rank has
+	// a GPU, else on the ranks' own.
+	shot := c{op: "all_reduce", alg: gp.AlgorithmOneShot, n: 8 * kib}
+	two := c{op: "all_reduce", alg: gp.AlgorithmTwoShot, n: 24 * kib}
+	gather := c{op: "all_gather", alg: gp.AlgorithmOneShot, n: 6 * kib}
+	bulk := with(two, func(c *c) { c.n = 192 * kib })
+	cs = append(cs,
+		course{name: "kernels that wait for each other", machine: "4x4090", ranks: 3, pinned: room, calls: []c{shot, two, with(shot, oneStream), gather, with(two, inPlace), with(gather, before), shot}},
+		course{name: "kernels that wait for each other on one GPU", machine: "2x4090", ranks: 3, pinned: room, calls: []c{shot, two, with(gather, inPlace), with(shot, oneStream), with(two, before)}},
+		course{name: "kernels that wait for each other, in bulk", machine: "2x4090", ranks: 2, pinned: room, calls: []c{bulk, with(bulk, inPlace), with(bulk, legacy), bulk}},
+	)
 	// Orders of calls that nobody thought of.
 	for seed := range uint64(3) {
 		rng := rand.New(rand.NewPCG(seed, 11))
@@ -193,10 +289,14 @@ type without struct {
 	api.Driver
 	k     int
 	n     int
+	whole bool     // do not count
 	sites []string // the lines of package gp that led to it: "exec.go:310"
 }
 
 func (w *without) StreamWaitEvent(s api.Stream, e api.Event) api.Code {
+	if w.whole {
+		return w.Driver.StreamWaitEvent(s, e)
+	}
 	if w.n++; w.n != w.k {
 		return w.Driver.StreamWaitEvent(s, e)
 	}
@@ -273,9 +373,17 @@ func (c course) play(t testing.TB, k int, opts ...sim.Option) (p play) {
 	for r := range s.own {
 		s.blank = append(s.blank, s.buffer(r, c.blank(), s.stream(r)).Ptr())
 	}
+	if slices.ContainsFunc(c.calls, courseCall.exchanges) {
+		// The handshake waits for the GPUs, which the trace does not see.
+		e := courseCall{op: "all_gather", n: 8, alg: gp.AlgorithmOneShot}
+		_, dst, src := s.sides(e)
+		_, err := s.g.With(gp.CallOptions{Algorithm: e.alg, Explain: &gp.Explanation{}}).AllGather(dst, src)
+		require.NoError(t, err)
+	}
 	for i, call := range c.calls {
+		calls.whole = call.whole
 		if p.trace != nil {
-			p.trace.call = i
+			p.trace.call, p.trace.whole = i, call.whole
 		}
 		if s.err == nil {
 			s.call(call)
@@ -363,9 +471,10 @@ func (s *stage) overwrite(st *cuda.Stream, b gp.Buffer, k int) {
 // memory by which it is seen whether its stream is ordered with others.
 type side struct {
 	gp.Buffer
-	rank int
-	pad  *cuda.HostMem
-	mem  gp.Buffer
+	rank   int
+	stripe int // 0 of a destination, 1 of a source
+	pad    *cuda.HostMem
+	mem    gp.Buffer
 }
 
 const padBytes = 64
@@ -384,12 +493,14 @@ func (s *stage) side(rank, n int, st *cuda.Stream) *side {
 	return x
 }
 
-// touch writes what shows that the side's stream was here: in its own buffer and
-// in the rank's other one, which a call orders with it too.
-func (s *stage) touch(x, other *side, k int) {
-	s.overwrite(x.Stream(), x.Buffer, k)
-	if other != nil {
-		s.overwrite(x.Stream(), other.Buffer, k)
+// touch writes what shows that the stream of one of the sides was here: in its
+// own buffer and in the rank's other one, which a call orders with it too.
+func (s *stage) touch(x *side, all []*side) {
+	s.overwrite(x.Stream(), x.Buffer, x.stripe)
+	for _, o := range all {
+		if o != x && o.rank == x.rank && o.Stream() != x.Stream() {
+			s.overwrite(x.Stream(), o.Buffer, x.stripe)
+		}
 	}
 	if x.pad != nil && s.err == nil {
 		s.do(x.Stream().MemcpyDtoH(x.pad.Pointer(), x.mem.Ptr(), padBytes))
@@ -405,99 +516,123 @@ func (s *stage) behind(x *side, all ...*side) {
 	}
 }
 
+// sides makes the buffers of a call: all of them, and by rank, or by transfer, its
+// destinations and sources.
+func (s *stage) sides(c courseCall) (all []*side, dst, src []gp.Buffer) {
+	// Two streams of a rank, unless it is to be one.
+	type pair struct{ from, to *cuda.Stream }
+	of := map[int]pair{}
+	streams := func(rank int) pair {
+		p, ok := of[rank]
+		if !ok {
+			p.from = s.stream(rank)
+			p.to = p.from
+			switch {
+			case c.legacy:
+				p.to = s.own[rank].LegacyStream()
+			case !c.one && c.op != "send_recv":
+				p.to = s.stream(rank)
+			}
+			of[rank] = p
+		}
+		return p
+	}
+	side := func(rank, n, stripe int, st *cuda.Stream) gp.Buffer {
+		x := s.side(rank, n, st)
+		x.stripe = stripe
+		all = append(all, x)
+		return s.as(c, x.Buffer)
+	}
+	switch c.op {
+	case "copy", "send_recv":
+		pairs := c.pairs
+		if c.op == "copy" {
+			pairs = [][2]int{{c.from, c.to}}
+		}
+		for _, p := range pairs {
+			dst = append(dst, side(p[1], c.n, 0, streams(p[1]).to))
+			src = append(src, side(p[0], c.n, 1, streams(p[0]).from))
+		}
+		return all, dst, src
+	}
+	long, short := c.shares(s.ranks)
+	for r := range s.ranks {
+		hasIn, hasOut := c.op != "broadcast" || r == c.from, c.op != "reduce" || r == c.from
+		if hasOut {
+			if c.inPlace && hasIn {
+				dst = append(dst, side(r, max(long, short), 0, streams(r).to))
+			} else {
+				dst = append(dst, side(r, long, 0, streams(r).to))
+			}
+		}
+		if !hasIn {
+			continue
+		}
+		if !c.inPlace || !hasOut {
+			src = append(src, side(r, short, 1, streams(r).from))
+			continue
+		}
+		at := &dst[len(dst)-1]
+		part := at.Len() / s.ranks
+		switch {
+		case long > short:
+			src = append(src, at.Sub(r*part, (r+1)*part))
+		case short > long:
+			src = append(src, *at)
+			*at = at.Sub(r*part, (r+1)*part)
+		default:
+			src = append(src, *at)
+		}
+	}
+	return all, dst, src
+}
+
 func (s *stage) call(c courseCall) {
 	ops := s.g.With(gp.CallOptions{Chunk: c.chunk, Algorithm: c.alg})
-	streams := func(rank int) (from, to *cuda.Stream) {
-		from = s.stream(rank)
-		to = from
-		if !c.one {
-			to = s.stream(rank)
-		}
-		if c.legacy {
-			to = s.own[rank].LegacyStream()
-		}
-		return from, to
-	}
-	var src, dst []*side
-	switch c.op {
-	case "copy":
-		from, to := s.stream(c.from), s.stream(c.to)
-		if c.one && c.from == c.to {
-			to = from
-		}
-		if c.legacy {
-			to = s.own[c.to].LegacyStream()
-		}
-		src, dst = append(src, s.side(c.from, c.n, from)), append(dst, s.side(c.to, c.n, to))
-	default:
-		for r := range s.ranks {
-			from, to := streams(r)
-			n := c.n
-			if c.op == "all_gather" {
-				n *= s.ranks
-			}
-			d := s.side(r, n, to)
-			x := d
-			if !c.inPlace {
-				x = s.side(r, c.n, from)
-			} else if c.op == "all_gather" {
-				x = &side{Buffer: d.Sub(r*c.n, (r+1)*c.n), rank: r}
-			}
-			src, dst = append(src, x), append(dst, d)
-		}
-	}
-	sides := append([]*side(nil), dst...)
-	if !c.inPlace {
-		sides = append(sides, src...)
-	}
+	sides, dst, src := s.sides(c)
 	touch := func() {
-		for i, x := range sides {
-			var other *side
-			if len(sides) > len(dst) && sides[(i+len(dst))%len(sides)].rank == x.rank && !c.one {
-				other = sides[(i+len(dst))%len(sides)]
-			}
-			s.touch(x, other, i/len(dst))
+		for _, x := range sides {
+			s.touch(x, sides)
 		}
 	}
 	touch()
 	if s.err != nil {
 		return
 	}
-	bufs := func(xs []*side) (bs []gp.Buffer) {
-		for _, x := range xs {
-			bs = append(bs, s.as(c, x.Buffer))
-		}
-		return bs
-	}
 	var w gp.Work
 	var err error
 	switch c.op {
 	case "copy":
-		w, err = ops.Copy(s.as(c, dst[0].Buffer), s.as(c, src[0].Buffer))
+		w, err = ops.Copy(dst[0], src[0])
 	case "all_reduce":
-		w, err = ops.AllReduceTo(bufs(dst), bufs(src), gp.Sum)
+		w, err = ops.AllReduceTo(dst, src, gp.Sum)
+	case "all_gather":
+		w, err = ops.AllGather(dst, src)
+	case "reduce_scatter":
+		w, err = ops.ReduceScatter(dst, src, gp.Sum)
+	case "broadcast":
+		w, err = ops.Broadcast(dst, src[0])
+	case "reduce":
+		w, err = ops.Reduce(dst[0], src, gp.Sum)
+	case "all_to_all":
+		w, err = ops.AllToAll(dst, src)
+	case "send_recv":
+		ts := make([]gp.Transfer, len(dst))
+		for i := range ts {
+			ts[i] = gp.Transfer{Dst: dst[i], Src: src[i]}
+		}
+		w, err = ops.SendRecv(ts...)
 	default:
-		w, err = ops.AllGather(bufs(dst), bufs(src))
+		panic(c.op)
 	}
 	s.do(err)
 	if c.before && s.err == nil {
-		// A stream of no buffer takes the results, from other GPUs by way of the host.
-		st := s.stream(0)
-		s.do(w.Before(st))
-		for _, x := range dst {
-			n := stripe(x.Buffer)
-			well := s.buffer(0, n, st)
-			for row := range 8 {
-				if s.err == nil {
-					s.do(st.MemcpyPeer(well.Ptr(), s.own[0], x.Ptr()+cuda.Ptr((stripes*row+2)*n), s.own[x.rank], n))
-				}
-			}
-		}
+		s.takes(w, sides)
 	}
 	// A copy orders its destination's stream only, a collective all of them.
 	switch {
 	case c.op == "copy":
-		s.behind(dst[0], src[0])
+		s.behind(sides[0], sides[1])
 	default:
 		for _, x := range sides {
 			s.behind(x, sides...)
@@ -505,6 +640,38 @@ func (s *stage) call(c courseCall) {
 	}
 	if c.n > 0 {
 		touch()
+	}
+}
+
+// takes lets a stream of no buffer wait for a call. Behind that stream, on every
+// GPU, results are taken and sources written.
+func (s *stage) takes(w gp.Work, sides []*side) {
+	first := s.stream(0)
+	s.do(w.Before(first))
+	ev, err := s.own[0].NewEvent(cuda.EventDisableTiming)
+	s.do(err)
+	if err != nil {
+		return
+	}
+	s.close = append(s.close, ev.Close)
+	s.do(ev.Record(first))
+	for _, x := range sides {
+		st := first
+		if x.rank != 0 {
+			st = s.stream(x.rank)
+		}
+		if s.err == nil && st != first {
+			s.do(st.Wait(ev))
+		}
+		w := stripe(x.Buffer)
+		switch {
+		case s.err != nil || w == 0:
+		case x.stripe != 0:
+			s.overwrite(st, x.Buffer, 2)
+		default:
+			well := s.buffer(x.rank, 8*w, st)
+			s.do(st.Memcpy2D(&cuda.Copy2D{SrcDevice: x.Ptr() + cuda.Ptr(2*w), SrcPitch: uint64(stripes * w), DstDevice: well.Ptr(), DstPitch: uint64(w), Width: uint64(w), Height: 8}))
+		}
 	}
 }
 
@@ -553,6 +720,8 @@ func TestEveryWaitIsNeeded(t *testing.T) {
 	if testenv.Race || !testenv.Optimized() {
 		t.Skip("thousands of runs, each of one thread")
 	}
+	// Most of what a run allocates is memory of machines that are gone.
+	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	var mu sync.Mutex
 	needed := map[string]bool{} // lines that made a wait without which there is a race
 	spared, waits, ran := 0, 0, 0
@@ -571,7 +740,7 @@ func TestEveryWaitIsNeeded(t *testing.T) {
 				require.NoError(t, tr.blind)
 				require.Equal(t, whole.waits, tr.waits)
 				pairs, all := tr.conflicts(), tr.order(0, nil)
-				why := map[string]int{}
+				why, loose := map[string]int{}, 0
 				var lines []string
 				for k := 1; k <= whole.waits; k++ {
 					p := c.play(t, k)
@@ -581,16 +750,17 @@ func TestEveryWaitIsNeeded(t *testing.T) {
 						lines = append(lines, p.sites...)
 					case p.race != nil:
 						t.Errorf("wait %d of %d: a race, though %s: %v", k, whole.waits, reason, p.race)
+					case err != nil && loose < c.loose:
+						loose++
 					case err != nil:
 						t.Errorf("wait %d of %d is not needed, though %v: %s", k, whole.waits, err, strings.Join(p.sites, " "))
 					default:
 						why[reason]++
 						require.Equal(t, whole.waits, p.waits)
-						for seed := range uint64(2) {
-							require.NoError(t, c.play(t, k, sim.Seed(seed+2)).race)
-						}
+						require.NoError(t, c.play(t, k, sim.Seed(2)).race)
 					}
 				}
+				require.Equal(t, c.loose, loose)
 				t.Logf("%d waits, spared: %v [%s]", whole.waits, why, c.name)
 				mu.Lock()
 				defer mu.Unlock()
@@ -622,8 +792,6 @@ func TestEveryWaitIsNeeded(t *testing.T) {
 // unused are functions that no algorithm of a course comes to, and why. One that
 // a course does come to must not be here.
 var unused = map[string]string{
-	"exchange":     "no course has kernels that wait for each other",
-	"behind":       "likewise",
 	"explainOrder": "an explanation counts calls and makes none",
 }
 

@@ -96,7 +96,8 @@ func (o Ops) SendRecv(ts ...Transfer) (Work, error) {
 		}
 	}
 	if bytes == 0 {
-		// Streams are ordered, as far as the batch connects them.
+		// Streams are ordered, as far as the batch connects them, whatever the route.
+		o.o.Route = RouteAuto
 		w := Work{}
 		for i := range ts {
 			var err error

@@ -8,6 +8,7 @@ import (
 	"sort"
 	"unsafe"
 
+	"github.com/geforce-p2p/geforce-p2p/gp"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
@@ -27,9 +28,11 @@ type trace struct {
 	entries map[api.Function]string
 	pinned  []touch // host memory that kernels may reach
 	mapped  []mapping
-	call    int   // which the callers are at
-	waits   int   // of the group's
-	blind   error // what the trace does not understand
+	gang    []member // of an exchange that is being launched
+	call    int      // which the callers are at
+	whole   bool     // none of its waits is left out
+	waits   int      // of the group's
+	blind   error    // what the trace does not understand
 }
 
 // queue is a stream. The legacy default stream has the same handle in each context.
@@ -42,8 +45,9 @@ type queue struct {
 type op struct {
 	queue   int
 	call    int
-	after   int // of a wait: the record that it waits for, else -1
-	wait    int // of a wait of the group's: its number from 1 on
+	after   int   // of a wait: the record that it waits for, else -1
+	joins   []int // of the end of a kernel that waits for others: their begins, its own included
+	wait    int   // of a wait of the group's: its number from 1 on
 	record  bool
 	touches []touch
 }
@@ -57,6 +61,14 @@ type touch struct {
 
 // mapping is pinned memory and the address by which kernels know it.
 type mapping struct{ dev, host, n uint64 }
+
+// A member is one launch of kernels that wait for each other.
+type member struct {
+	x     kernel.Exchange
+	queue int
+	begin int // its op
+	peers []touch
+}
 
 func newTrace() *trace {
 	return &trace{queues: map[queue]int{}, records: map[api.Event]int{}, entries: map[api.Function]string{}}
@@ -155,7 +167,7 @@ func (d *traced) StreamWaitEvent(s api.Stream, e api.Event) api.Code {
 	if r, ok := d.t.records[e]; ok {
 		o.after = r
 	}
-	if d.group {
+	if d.group && !d.t.whole {
 		d.t.waits++
 		o.wait = d.t.waits
 	}
@@ -195,6 +207,13 @@ func (d *traced) Memcpy2DAsync(c *api.Copy2D, s api.Stream) api.Code {
 func (d *traced) LaunchKernel(f api.Function, l *api.Launch) api.Code {
 	o := op{after: -1}
 	entry := d.t.entries[f]
+	if x, typ, ok := kernel.ParseCoop(entry, l.Params); ok {
+		c := d.Driver.LaunchKernel(f, l)
+		if c == api.Success && x.Kind != kernel.Handshake { // which the group waits for on the spot
+			d.exchanged(x, typ, l.Stream)
+		}
+		return c
+	}
 	typ, _, ok := kernel.ParseEntry(entry)
 	p, parsed := kernel.ParseFold(l.Params)
 	if !ok || !parsed {
@@ -212,6 +231,43 @@ func (d *traced) LaunchKernel(f api.Function, l *api.Launch) api.Code {
 	}
 	o.touches = append(o.touches, d.t.reached(p.Dst, bytes(p.DstWide), true))
 	return d.enqueued(d.Driver.LaunchKernel(f, l), l.Stream, o)
+}
+
+// exchanged takes down a kernel that waits for others, as up to three ops: it
+// writes its own area when it has begun, its own memory is in use until it ends,
+// and the peers' areas are read when all have begun. What follows it is behind
+// all that.
+func (d *traced) exchanged(x kernel.Exchange, typ gp.Type, s api.Stream) {
+	t := d.t
+	if len(t.gang) > 0 && (t.gang[0].x.Area != x.Area || t.gang[0].x.Epoch != x.Epoch) {
+		t.blind = fmt.Errorf("an exchange of %d ranks with %d of them", t.gang[0].x.N, len(t.gang))
+	}
+	m := member{x: x, queue: d.queue(s), begin: len(t.ops)}
+	begin, end := op{after: -1}, op{after: -1}
+	for i, area := range x.Area[:x.N] {
+		for _, part := range x.Touched(typ) {
+			if uint64(i) == x.Rank {
+				begin.touches = append(begin.touches, t.reached(area+part.Off, part.Bytes, true))
+			} else {
+				m.peers = append(m.peers, t.reached(area+part.Off, part.Bytes, false))
+			}
+		}
+	}
+	in, out := x.Bytes(typ)
+	end.touches = []touch{t.reached(x.In, in, false), t.reached(x.Out, out, true)}
+	d.enqueued(api.Success, s, begin)
+	d.enqueued(api.Success, s, end)
+	if t.gang = append(t.gang, m); uint64(len(t.gang)) < x.N {
+		return
+	}
+	var begins []int
+	for _, m := range t.gang {
+		begins = append(begins, m.begin)
+	}
+	for _, m := range t.gang {
+		t.ops = append(t.ops, op{queue: m.queue, call: t.call, after: -1, joins: begins, touches: m.peers})
+	}
+	t.gang = nil
 }
 
 // A pair is two ops of different streams, by index, that touch a byte in common
@@ -271,6 +327,11 @@ func (t *trace) order(k int, was order) order {
 		mine := known[o.queue]
 		if o.after >= 0 && (k == 0 || o.wait != k) {
 			for q, v := range was[o.after] {
+				mine[q] = max(mine[q], v)
+			}
+		}
+		for _, begin := range o.joins {
+			for q, v := range was[begin] {
 				mine[q] = max(mine[q], v)
 			}
 		}
