@@ -4,8 +4,8 @@
 // GPUs whose driver denies them peer-to-peer access. The package itself is
 // empty; these are the ones to import:
 //
-//   - gp copies between GPUs and runs collectives (all_reduce, all_gather) over
-//     pinned host memory. Start with gp.Open.
+//   - gp copies between GPUs and runs collectives (all_reduce and the others of
+//     the field) over pinned host memory. Start with gp.Open.
 //   - gp/lowlevel has the single steps under that, through pinned memory of the
 //     caller's own.
 //   - probe says why P2P is off for a pair of GPUs, and what would turn it on.
@@ -16,15 +16,15 @@
 //
 // # The model
 //
-// A rank is one GPU with two queues: one moves device memory to host memory,
-// the other moves host memory to device memory and reduces. Two GPUs sit on two
-// PCIe links, so a transfer from one to the other can use both links at the
-// same time if it is cut into pieces: while one piece goes up to the second
-// GPU, the next already comes down from the first. The pieces pass through a
-// few slots of pinned host memory that every rank can read.
+// A rank is one GPU with two queues, its lanes: one moves device memory to host
+// memory, the other moves host memory to device memory and reduces. Two GPUs sit
+// on two PCIe links, so a transfer from one to the other can use both links at the
+// same time if it is cut into pieces: while one piece goes up to the second GPU,
+// the next already comes down from the first. The pieces pass through a few slots
+// of pinned host memory that every rank can read.
 //
 // Every operation is first written out as a plan: a list of steps, each with
-// the rank and queue that runs it and the earlier steps that it must follow. A
+// the rank and lane that runs it and the earlier steps that it must follow. A
 // plan is plain data. It is checked and interpreted in tests without a GPU; one
 // executor turns it into stream calls.
 //

@@ -104,7 +104,7 @@ func TestStatsLogValue(t *testing.T) {
 	require.NoError(t, json.Unmarshal(b.Bytes(), &r))
 	require.Len(t, r.Stats, 14)
 	require.EqualValues(t, 3, r.Stats["copies"])
-	require.EqualValues(t, 1<<40, r.Stats["pinned_bytes"])
+	require.Equal(t, uint64(1<<40), r.Stats["pinned_bytes"])
 }
 
 // TestStatsBesideCalls: the counters may be read while others call.
