@@ -351,6 +351,9 @@ func (c *coop) fold(m Memory) (bool, error) {
 	x := &c.x
 	lo, hi := c.own(x.Rank)
 	for ; c.next < x.N; c.next++ {
+		if c.next == x.Rank && lo == hi {
+			continue // the shard of a rank beyond the end may begin where no memory is
+		}
 		if c.next == x.Rank {
 			in, err := m.Bytes(x.In+lo, hi-lo)
 			if err != nil {
