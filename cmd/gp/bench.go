@@ -185,10 +185,12 @@ func (b *bench) measureParts(ctx context.Context, parts []*part) error {
 	if grace == 0 {
 		grace = opGrace
 	}
-	b.watch = newWatch("opening the GPUs", b.opTime(0))
+	b.watch, b.progress = newWatch("opening the GPUs", b.opTime(0)), newProgress(b.stderr)
 	defer b.watch.stop()
+	for _, p := range parts {
+		p.watch, p.progress = b.watch, b.progress
+	}
 	defer context.AfterFunc(ctx, func() { b.watch.end(grace) })()
-	b.progress = newProgress(b.stderr)
 	ended := make(chan error, 1)
 	go func() {
 		err := b.judge(ctx)
@@ -200,7 +202,6 @@ func (b *bench) measureParts(ctx context.Context, parts []*part) error {
 			if err != nil {
 				break
 			}
-			p.watch, p.progress = b.watch, b.progress
 			if !b.deadline.IsZero() {
 				// What a part does not need is the others'.
 				now := time.Now()
@@ -221,11 +222,11 @@ func (b *bench) measureParts(ctx context.Context, parts []*part) error {
 	case err = <-ended:
 	case <-b.watch.out:
 		// The goroutine may still write to the series: nothing of them is read.
-		b.progress.clear()
+		b.progress.end()
 		step, given := b.watch.at()
 		return errors.Join(ctx.Err(), b.closeFiles(false), fmt.Errorf("given up after %v: %s does not end", given, step))
 	}
-	b.progress.clear()
+	b.progress.end()
 	for _, p := range parts {
 		for _, s := range p.series {
 			if len(s.seconds) > 0 {

@@ -341,7 +341,7 @@ const collectiveCeilingBytes = 128 << 20
 
 func (c *collectiveBench) bare(most uint64) uint64 {
 	if c.machine.modelled() {
-		return min(max(most, 8<<20), collectiveCeilingBytes)
+		return min(max(most, 4<<20), collectiveCeilingBytes)
 	}
 	return collectiveCeilingBytes
 }
@@ -635,21 +635,8 @@ func (c *collectiveBench) newSeries(ctx context.Context, asked string, size uint
 	if asked == algorithmAuto {
 		options.Algorithm = gp.AlgorithmAuto
 	}
-	// The first call makes what the others need.
-	if err := c.reset(size, 0, 1, inPlace); err != nil {
-		return nil, err
-	}
-	w, err := c.call(c.group.With(options), size, 0, inPlace)
+	e, err := c.explain(ctx, options, size, inPlace)
 	if err != nil {
-		return nil, err
-	}
-	if err := w.Wait(ctx); err != nil {
-		return nil, err
-	}
-	var e gp.Explanation
-	explained := options
-	explained.Explain = &e
-	if _, err := c.call(c.group.With(explained), size, 0, inPlace); err != nil {
 		return nil, err
 	}
 	calls := uint64(e.DriverCalls)
@@ -660,10 +647,8 @@ func (c *collectiveBench) newSeries(ctx context.Context, asked string, size uint
 	}
 	if c.ceilings[size] == nil {
 		// The direct algorithm's traffic is the least that there is.
-		explained.Algorithm = gp.AlgorithmDirect
-		var least gp.Explanation
-		explained.Explain = &least
-		if _, err := c.call(c.group.With(explained), size, 0, inPlace); err != nil {
+		least, err := c.explain(ctx, gp.CallOptions{Algorithm: gp.AlgorithmDirect}, size, inPlace)
+		if err != nil {
 			return nil, err
 		}
 		c.ceilings[size] = c.loads(&least)
@@ -671,6 +656,24 @@ func (c *collectiveBench) newSeries(ctx context.Context, asked string, size uint
 	ops := c.group.With(options)
 	s.sample = func(ctx context.Context, s *series) error { return c.sample(ctx, s, ops, inPlace) }
 	return s, nil
+}
+
+// explain is how the library does the op, once it has done it and so has made
+// what the others need.
+func (c *collectiveBench) explain(ctx context.Context, o gp.CallOptions, size uint64, inPlace bool) (e gp.Explanation, err error) {
+	if err := c.reset(size, 0, 1, inPlace); err != nil {
+		return e, err
+	}
+	w, err := c.call(c.group.With(o), size, 0, inPlace)
+	if err != nil {
+		return e, err
+	}
+	if err := w.Wait(ctx); err != nil {
+		return e, err
+	}
+	o.Explain = &e
+	_, err = c.call(c.group.With(o), size, 0, inPlace)
+	return e, err
 }
 
 // loads are the bytes of an explanation on the links, scaled to bare copies.
@@ -757,7 +760,11 @@ func (c *collectiveBench) sample(ctx context.Context, s *series, ops gp.Ops, inP
 		return err
 	}
 	s.wrong += wrong
-	for k := range min(count, eventSamples) {
+	gated := min(count, eventSamples)
+	if c.machine.modelled() {
+		gated = 1
+	}
+	for k := range gated {
 		d, ok, err := c.byEvents(ctx, s, ops, first+k, inPlace)
 		if err != nil {
 			return err

@@ -191,7 +191,7 @@ func (p *pageData) tiles() {
 		if r.Ratio == nil {
 			return ""
 		}
-		return fmt.Sprintf("%.0f%% of the links' ceiling%s", 100**r.Ratio, p.Label)
+		return fmt.Sprintf("%.0f%% of the links' ceiling%s", 100**r.Ratio, p.Comma)
 	}
 	rate := func(what string, bus bool, keep func(*benchResult) bool) {
 		r := largest(p.Doc.Results, keep)
@@ -202,7 +202,7 @@ func (p *pageData) tiles() {
 		if bus {
 			v = r.Busbw
 		}
-		p.Tiles = append(p.Tiles, pageTile{fmt.Sprintf("%.1f", v), "GB/s" + p.Label, what + ", " + formatSize(r.Bytes), of(r)})
+		p.Tiles = append(p.Tiles, pageTile{fmt.Sprintf("%.1f", v), "GB/s" + p.Comma, what + ", " + formatSize(r.Bytes), of(r)})
 	}
 	is := func(key string) func(*benchResult) bool {
 		return func(r *benchResult) bool { return r.Case == key }
@@ -231,7 +231,7 @@ func (p *pageData) tiles() {
 				least = r
 			}
 		}
-		p.Tiles = append(p.Tiles, pageTile{fmt.Sprintf("%.1f", least.Seconds*1e6), "us" + p.Label, name + ", " + formatSize(least.Bytes), ""})
+		p.Tiles = append(p.Tiles, pageTile{fmt.Sprintf("%.1f", least.Seconds*1e6), "us" + p.Comma, name + ", " + formatSize(least.Bytes), ""})
 	}
 }
 
@@ -452,6 +452,9 @@ func (p *pageData) rows() {
 		row := pageRow{
 			What: r.Case, GPUs: r.GPUs, Size: formatSize(r.Bytes), Algorithm: r.Algorithm, Time: microseconds(&r.Seconds), GPUTime: microseconds(r.EventSeconds),
 			Algbw: fmt.Sprintf("%.3f", r.Algbw), Busbw: fmt.Sprintf("%.3f", r.Busbw), Ceiling: decimals(r.Ceiling, 2), Of: decimals(r.Ratio, 3), Wrong: r.Wrong,
+		}
+		if r.ChunkAsked != nil {
+			row.What += ", chunk " + formatSize(*r.ChunkAsked)
 		}
 		if r.Clock == "events" {
 			row.GPUTime, row.Time = row.Time, microseconds(r.WallSeconds)

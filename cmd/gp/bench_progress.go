@@ -7,13 +7,17 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 )
 
 // A progress is one line on a terminal that tells how far a run is. It stands on
 // the error output, so that what is written to the output stays clean, and is
-// gone before anything else is written. A nil progress shows nothing.
+// gone before anything else is written. A nil progress shows nothing. It is safe
+// for concurrent use: a run that is given up may still go on.
 type progress struct {
+	mu    sync.Mutex
+	over  bool
 	w     io.Writer
 	every time.Duration // least time between two lines
 	last  time.Time
@@ -48,6 +52,8 @@ func (p *progress) part(title string, i, n int) {
 	if p == nil {
 		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.title = title; n > 1 {
 		p.title = fmt.Sprintf("%d/%d %s", i+1, n, title)
 	}
@@ -59,7 +65,12 @@ const progressBar = 24
 // at shows that done steps of all are over, and which one begins. left is the
 // time that the others will take, negative if that is not known.
 func (p *progress) at(done, all int, what string, left time.Duration) {
-	if p == nil || time.Since(p.last) < p.every {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.last) < p.every {
 		return
 	}
 	full := progressBar * done / max(all, 1)
@@ -73,6 +84,9 @@ func (p *progress) at(done, all int, what string, left time.Duration) {
 // draw writes over the line that stands there. It stays on one line of a
 // terminal of the usual width, and does without escape codes.
 func (p *progress) draw(line string) {
+	if p.over {
+		return
+	}
 	const columns = 79
 	if len(line) > columns {
 		line = line[:columns]
@@ -82,11 +96,15 @@ func (p *progress) draw(line string) {
 	p.wide, p.last = len(line), time.Now()
 }
 
-// clear takes the line away.
-func (p *progress) clear() {
-	if p == nil || p.wide == 0 {
+// end takes the line away, for good.
+func (p *progress) end() {
+	if p == nil {
 		return
 	}
-	fmt.Fprintf(p.w, "\r%s\r", strings.Repeat(" ", p.wide))
-	p.wide = 0
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over = true; p.wide > 0 {
+		fmt.Fprintf(p.w, "\r%s\r", strings.Repeat(" ", p.wide))
+		p.wide = 0
+	}
 }
