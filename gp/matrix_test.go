@@ -43,7 +43,10 @@ func TestEveryPairOfTypeAndReduction(t *testing.T) {
 			g := open(t, o)
 			f := newFields(t, g, (255+64)*8*8)
 			for _, c := range operations(ranks) {
-				f.pairs(c, sizes, func(ti, oi int) bool { return (ti+oi+ranks)%3 != 0 && (!fewer || f.r.IntN(12) == 0) })
+				f.pairs(c, sizes, func(ti, oi int) bool {
+					// Of many ranks, which take long, some of them.
+					return (ti+oi+ranks)%3 != 0 && (ranks < 5 || f.r.IntN(2) == 0) && (!fewer || f.r.IntN(12) == 0)
+				})
 			}
 			require.NoError(t, g.Err())
 		})
@@ -76,7 +79,7 @@ func TestPeerOperations(t *testing.T) {
 			f := newFields(t, g, (4096+64)*8*8)
 			for _, op := range []string{"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"} {
 				f.pairs(operation{op: op, alg: gp.AlgorithmPeer}, counts, func(ti, oi int) bool {
-					return (ti+oi+ranks)%4 == 0 && (!fewer || f.r.IntN(6) == 0)
+					return (ti+oi+ranks)%6 == 0 && (!fewer || f.r.IntN(6) == 0)
 				})
 			}
 			require.NoError(t, g.Err())
