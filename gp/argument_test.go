@@ -187,6 +187,7 @@ func TestBadArguments(t *testing.T) {
 			{"write: length", "3999", func() error { return a.Write(background, make([]byte, 3999)) }},
 			{"read: length", "4001", func() error { return a.Read(background, make([]byte, 4001)) }},
 			{"download: type", "float32", func() error { return gp.Download(background, make([]int32, x.n), a) }},
+			{"upload: type", "float32", func() error { return gp.UploadTo(background, a, make([]int32, x.n)) }},
 			{"write: zero", "zero Buffer", func() error { return zero.Write(background, nil) }},
 			{"write: freed", "closed", func() error { return freed.Write(background, make([]byte, 4*x.n)) }},
 			{"free: zero", "zero Buffer", func() error { return zero.Free() }},

@@ -71,6 +71,14 @@ func Upload[T Elem](ctx context.Context, r *Rank, v []T) (Buffer, error) {
 	return b, nil
 }
 
+// UploadTo fills all of b from v, which has its type and length.
+func UploadTo[T Elem](ctx context.Context, b Buffer, v []T) error {
+	if b.rank != nil && b.typ != TypeOf[T]() {
+		return argument("upload", b.rank.index, "slice of %v into a buffer of %v", TypeOf[T](), b.typ)
+	}
+	return b.Write(ctx, bytesOf(v))
+}
+
 // Download reads all of b into dst, which has its type and length.
 func Download[T Elem](ctx context.Context, dst []T, b Buffer) error {
 	if b.rank != nil && b.typ != TypeOf[T]() {
