@@ -280,7 +280,7 @@ func (g *Group) launchAll(x *run) (call string, at int, c api.Code) {
 	if !x.dry {
 		e.epoch++
 	}
-	grid := kernel.ExchangeBlocks(x.kind, x.count*size, n)
+	grid, threads := kernel.ExchangeShape(x.kind, x.count*size, n)
 	area := g.area()
 	for i, r := range g.ranks {
 		l := &e.launch[i]
@@ -293,7 +293,7 @@ func (g *Group) launchAll(x *run) (call string, at int, c api.Code) {
 			p.Area[o] = uint64(owner.mappedPinned(r, owner.pinned.size+controlBytes))
 		}
 		l.buf = p.Append(l.buf[:0], x.typ)
-		l.launch = api.Launch{Grid: [3]uint32{grid, 1, 1}, Block: [3]uint32{kernel.BlockThreads, 1, 1}, Stream: l.queue, Params: l.buf}
+		l.launch = api.Launch{Grid: [3]uint32{grid, 1, 1}, Block: [3]uint32{threads, 1, 1}, Stream: l.queue, Params: l.buf}
 		if call, c := x.bind.to(r.ctx); c != api.Success {
 			return call, i, c
 		}

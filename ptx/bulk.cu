@@ -26,7 +26,6 @@ GP_DEV Message message(u64 base, u64 count) {
 }
 
 extern "C" __global__ void __launch_bounds__(512) GP_JOIN(gp_bulk_, GP_TAG)(Exchange x) {
-	__shared__ volatile u32 ended;
 	const u32 n = (u32)x.n, rank = (u32)x.rank, epoch = (u32)x.epoch, shard = (u32)x.shard;
 	const u32 units = (u32)((x.count + 2 * PER - 1) / (2 * PER));
 	const Message in = message(x.in, x.count), out = message(x.out, x.count);
@@ -38,8 +37,7 @@ extern "C" __global__ void __launch_bounds__(512) GP_JOIN(gp_bulk_, GP_TAG)(Exch
 	if (block >= shard)
 		return;
 	if (threadIdx.x == 0)
-		ended = 0;
-	Wait wait = patience(x);
+		begin_waiting(true);
 
 #pragma unroll 1
 	for (u32 t = 0;; t++) {
@@ -72,10 +70,11 @@ extern "C" __global__ void __launch_bounds__(512) GP_JOIN(gp_bulk_, GP_TAG)(Exch
 		}
 
 		if (t > 0) {
-			if (threadIdx.x < n && threadIdx.x != rank && !await_flag(x.area[threadIdx.x] + flag, epoch, t, &wait, threadIdx.x))
-				ended = 1;
+			if (threadIdx.x < n && threadIdx.x != rank)
+				await_flag(x, x.area[threadIdx.x] + flag, epoch, t, threadIdx.x);
 			__syncthreads();
-			if (ended)
+			// Nobody sets it again before the barrier below.
+			if (gp_ended != 0)
 				return;
 		}
 		// The first step in which nothing is left to fold is the last.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,6 +29,9 @@ type stage struct {
 	streams []*cuda.Stream
 	loader  *Loader
 	gpu     *cuda.Memory
+	real    bool
+	doing   string // what was launched last
+	told    map[*cuda.Function]bool
 }
 
 func newStage(t *testing.T, d *cuda.Driver, mode Mode, n, most, out, off int) *stage {
@@ -49,14 +53,34 @@ func newStage(t *testing.T, d *cuda.Driver, mode Mode, n, most, out, off int) *s
 	at, err := host.DevicePtr(cc)
 	require.NoError(t, err)
 	a.devAt, a.hostAt, a.host = uint64(mem.Ptr()), uint64(at), host.Bytes()
-	s := &stage{crew: newCrew(t, n, most, out, off, a), cc: cc, loader: l, gpu: mem}
+	s := &stage{crew: newCrew(t, n, most, out, off, a), cc: cc, loader: l, gpu: mem, real: !d.Modelled(), told: map[*cuda.Function]bool{}}
 	for range n {
 		st, err := cc.NewStream()
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, st.Close()) })
 		s.streams = append(s.streams, st)
 	}
+	s.together()
 	return s
+}
+
+// together skips the test where the ranks' kernels do not run at once, as with
+// more streams than the driver has connections to the device (eight, unless
+// CUDA_DEVICE_MAX_CONNECTIONS says more).
+func (s *stage) together() {
+	s.epoch++
+	for rank := range s.n {
+		x := s.exchange(kernel.Handshake, 0, 1, 0, rank)
+		x.DeadlineNs = 20e6
+		s.launch(s.function(kernel.Handshake, 0), 1, kernel.BlockThreads, rank, x.Append(nil, 0))
+	}
+	s.wait()
+	for rank := range s.n {
+		if c := s.status(rank); c.Code != kernel.StatusDone {
+			s.t.Skipf("the kernels of %d ranks do not run at once here: rank %d's ended with %+v", s.n, rank, c)
+		}
+		clear(s.at(s.control[rank], kernel.ControlBytes))
+	}
 }
 
 // upload makes the device hold what the arena does, and download the reverse.
@@ -72,18 +96,73 @@ func (s *stage) device() []byte { return s.mem.dev[:s.mem.devN] }
 func (s *stage) function(k kernel.Kind, typ dtype.Type) *cuda.Function {
 	f, err := s.loader.Function(s.cc, kernel.ExchangeModule(k, typ), kernel.ExchangeEntry(k, typ))
 	require.NoError(s.t, err)
+	if s.real && !s.told[f] {
+		s.told[f] = true
+		regs, err := f.Attribute(cuda.FuncNumRegs)
+		require.NoError(s.t, err)
+		local, err := f.Attribute(funcLocalSizeBytes)
+		require.NoError(s.t, err)
+		s.t.Logf("%s: %d registers, %d bytes of local memory", kernel.ExchangeEntry(k, typ), regs, local)
+	}
 	return f
 }
 
-func (s *stage) launch(f *cuda.Function, grid uint32, rank int, params []byte) {
-	cfg := cuda.LaunchConfig{Grid: [3]uint32{grid}, Block: [3]uint32{kernel.BlockThreads}}
+// funcLocalSizeBytes is CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES.
+const funcLocalSizeBytes cuda.FunctionAttribute = 3
+
+func (s *stage) launch(f *cuda.Function, grid, block uint32, rank int, params []byte) {
+	cfg := cuda.LaunchConfig{Grid: [3]uint32{grid}, Block: [3]uint32{block}}
 	require.NoError(s.t, f.Launch(cfg, s.streams[rank], params))
 }
 
+// wait is until all ranks' streams are idle, at most some deadlines' time. A
+// kernel that does not end would hold up all that the test does from then on,
+// the end of the process included: that is said, and the process left.
 func (s *stage) wait() {
-	for _, st := range s.streams {
-		require.NoError(s.t, st.Synchronize())
+	if !s.real {
+		for _, st := range s.streams {
+			require.NoError(s.t, st.Synchronize())
+		}
+		return
 	}
+	start := time.Now()
+	for i, st := range s.streams {
+		for {
+			idle, err := st.Query()
+			require.NoError(s.t, err, s.doing)
+			if idle {
+				break
+			}
+			if time.Since(start) > 5*crewDeadline {
+				s.leave(i)
+			}
+		}
+	}
+}
+
+func (s *stage) leave(rank int) {
+	fmt.Fprintf(os.Stderr, "%s: %s: rank %d's kernel has not ended\n", s.t.Name(), s.doing, rank)
+	report := func(when string) (busy int) {
+		for r, st := range s.streams {
+			idle, err := st.Query()
+			if !idle {
+				busy++
+			}
+			flags, words, bulk := kernel.Half(s.bytes, s.epoch)
+			fmt.Fprintf(os.Stderr, "%s: rank %d: idle %t, %v, status %+v, area: flags %x, words %x, bulk %x\n", when, r, idle, err, s.status(r),
+				s.at(s.area[r]+flags, 16), s.at(s.area[r]+words, 64), s.at(s.area[r]+bulk, 32))
+		}
+		return busy
+	}
+	report("as found")
+	for r := range s.n {
+		atomic.StoreUint32((*uint32)(unsafe.Pointer(&s.at(s.control[r]+kernel.AbortWord, 4)[0])), 1)
+	}
+	time.Sleep(time.Second)
+	if report("1 s after the abort word") == 0 {
+		s.t.Fatal("ended by the abort word alone")
+	}
+	os.Exit(1)
 }
 
 func eachStage(t *testing.T, f func(t *testing.T, d *cuda.Driver, mode Mode)) {
@@ -101,66 +180,71 @@ func TestExchange(t *testing.T) {
 			if slow && n > 3 {
 				continue
 			}
-			s := newStage(t, d, mode, n, most, most, off)
-			r := rand.New(rand.NewPCG(uint64(n), 21))
-			for ti, typ := range dtype.Types {
-				for ki, k := range reducing {
-					f := s.function(k, typ)
-					for i, count := range []int{1, 7, 1023, 5_000, 17_000} {
-						if slow && count > 2000 || d.Modelled() && count > 2000 && (ti+ki+i+n)%6 != 0 {
-							continue // the twin is slow
-						}
-						s.epoch++
-						op := dtype.Ops[(ti+ki+i+n)%5]
-						divisor := uint64(0)
-						if op == dtype.Avg && i%2 == 0 {
-							divisor = uint64(n)
-						}
-						bytesOf := count * typ.Size()
-						inPlace := (i+ki)%2 == 0
-						shift := uint64((i + ti) % 3 * typ.Size())
-						ins := make([][]byte, n)
-						for r2 := range n {
-							b := s.at(s.in[r2]+shift, bytesOf)
-							fill(b, typ, r)
-							ins[r2] = bytes.Clone(b)
-						}
-						want := make([]byte, bytesOf)
-						kernel.Reduce(typ, op, want, false, ins, 0, divisor)
-						s.upload()
-						before := bytes.Clone(s.device())
-						grid := kernel.ExchangeBlocks(k, uint64(bytesOf), n)
-						if i == 2 {
-							grid = kernel.MaxExchangeBlocks / uint32(max(n/4, 1)) // also blocks without work
-						}
-						out := func(r int) uint64 {
-							if inPlace {
-								return s.in[r] + shift
+			t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
+				s := newStage(t, d, mode, n, most, most, off)
+				r := rand.New(rand.NewPCG(uint64(n), 21))
+				for ti, typ := range dtype.Types {
+					for ki, k := range reducing {
+						f := s.function(k, typ)
+						for i, count := range []int{1, 7, 1023, 5_000, 17_000} {
+							if slow && count > 2000 || d.Modelled() && count > 2000 && (ti+ki+i+n)%6 != 0 {
+								continue // the twin is slow
 							}
-							return s.out[r]
-						}
-						for _, rank := range r.Perm(n) {
-							x := s.exchange(k, op, count, divisor, rank)
-							x.In, x.Out = x.In+shift, out(rank)
-							s.launch(f, grid, rank, x.Append(nil, typ))
-						}
-						s.wait()
-						s.download()
-						name := fmt.Sprintf("%v %v of %d %v by %d ranks, offset %d, in place %t", k, op, count, typ, n, off+int(shift), inPlace)
-						for r2 := range n {
-							got := s.at(out(r2), bytesOf)
-							if typ.Float() && op != dtype.Min && op != dtype.Max {
-								settle(got, typ)
-								settle(want, typ)
+							s.epoch++
+							op := dtype.Ops[(ti+ki+i+n)%5]
+							divisor := uint64(0)
+							if op == dtype.Avg && i%2 == 0 {
+								divisor = uint64(n)
 							}
-							require.True(t, bytes.Equal(want, got), "%s: rank %d", name, r2)
-							require.Zero(t, s.status(r2), name)
-							copy(got, before[out(r2)-s.mem.devAt:])
+							bytesOf := count * typ.Size()
+							inPlace := (i+ki)%2 == 0
+							shift := uint64((i + ti) % 3 * typ.Size())
+							ins := make([][]byte, n)
+							for r2 := range n {
+								b := s.at(s.in[r2]+shift, bytesOf)
+								fill(b, typ, r)
+								ins[r2] = bytes.Clone(b)
+							}
+							want := make([]byte, bytesOf)
+							kernel.Reduce(typ, op, want, false, ins, 0, divisor)
+							s.upload()
+							before := bytes.Clone(s.device())
+							grid, block := kernel.ExchangeShape(k, uint64(bytesOf), n)
+							if i == 2 {
+								grid = kernel.MaxExchangeBlocks / uint32(max(n/4, 1)) // also blocks without work
+							}
+							out := func(r int) uint64 {
+								if inPlace {
+									return s.in[r] + shift
+								}
+								return s.out[r]
+							}
+							name := fmt.Sprintf("%v %v of %d %v by %d ranks, offset %d, in place %t, epoch %d, %d blocks of %d", k, op, count, typ, n, off+int(shift), inPlace, s.epoch, grid, block)
+							if s.doing = name; s.real && i == 0 {
+								t.Log(name)
+							}
+							for _, rank := range r.Perm(n) {
+								x := s.exchange(k, op, count, divisor, rank)
+								x.In, x.Out = x.In+shift, out(rank)
+								s.launch(f, grid, block, rank, x.Append(nil, typ))
+							}
+							s.wait()
+							s.download()
+							for r2 := range n {
+								got := s.at(out(r2), bytesOf)
+								if typ.Float() && op != dtype.Min && op != dtype.Max {
+									settle(got, typ)
+									settle(want, typ)
+								}
+								require.True(t, bytes.Equal(want, got), "%s: rank %d", name, r2)
+								require.Zero(t, s.status(r2), name)
+								copy(got, before[out(r2)-s.mem.devAt:])
+							}
+							require.True(t, bytes.Equal(before, s.device()), "%s: wrote outside", name)
 						}
-						require.True(t, bytes.Equal(before, s.device()), "%s: wrote outside", name)
 					}
 				}
-			}
+			})
 		}
 	})
 }
@@ -181,9 +265,11 @@ func TestGather(t *testing.T) {
 					want = append(want, b...)
 				}
 				s.upload()
+				grid, block := kernel.ExchangeShape(kernel.Gather, uint64(count), n)
+				s.doing = fmt.Sprintf("gather of %d bytes by %d ranks", count, n)
 				for _, rank := range r.Perm(n) {
 					x := s.exchange(kernel.Gather, 0, count, 0, rank)
-					s.launch(f, kernel.ExchangeBlocks(kernel.Gather, uint64(count), n), rank, x.Append(nil, 0))
+					s.launch(f, grid, block, rank, x.Append(nil, 0))
 				}
 				s.wait()
 				s.download()
@@ -199,10 +285,12 @@ func TestHandshake(t *testing.T) {
 	eachStage(t, func(t *testing.T, d *cuda.Driver, mode Mode) {
 		s := newStage(t, d, mode, 8, 64, 64, 0)
 		f := s.function(kernel.Handshake, 0)
-		for s.epoch = 1; s.epoch < 20; s.epoch++ {
+		grid, block := kernel.ExchangeShape(kernel.Handshake, 1, s.n)
+		for s.epoch = 2; s.epoch < 20; s.epoch++ {
+			s.doing = fmt.Sprint("handshake ", s.epoch)
 			for rank := range s.n {
 				x := s.exchange(kernel.Handshake, 0, 1, 0, rank)
-				s.launch(f, 1, rank, x.Append(nil, 0))
+				s.launch(f, grid, block, rank, x.Append(nil, 0))
 			}
 			s.wait()
 			for rank := range s.n {
@@ -228,16 +316,18 @@ func TestExchangeEnds(t *testing.T) {
 			for _, want := range []kernel.StatusCode{kernel.StatusTimedOut, kernel.StatusAborted} {
 				s := newStage(t, d, mode, 4, 40_000, 160_000, 0)
 				f := s.function(k, typ)
-				s.epoch = 1
+				s.epoch++
+				grid, block := kernel.ExchangeShape(k, 40_000, s.n)
+				s.doing = fmt.Sprintf("%v without one of %d ranks, to end with status %v", k, s.n, want)
 				deadline := 20 * time.Millisecond
 				if want == kernel.StatusAborted {
-					deadline = 10 * time.Second
+					deadline = crewDeadline
 				}
 				start := now()
 				for rank := range s.n - 1 {
 					x := s.exchange(k, 0, count, 0, rank)
 					x.DeadlineNs = uint64(deadline)
-					s.launch(f, kernel.ExchangeBlocks(k, 40_000, s.n), rank, x.Append(nil, typ))
+					s.launch(f, grid, block, rank, x.Append(nil, typ))
 				}
 				if want == kernel.StatusAborted {
 					done, err := s.streams[0].Query()
@@ -257,7 +347,7 @@ func TestExchangeEnds(t *testing.T) {
 					require.Less(t, took, deadline+50*time.Millisecond, "%v", k)
 				}
 				for rank := range s.n - 1 {
-					require.Equal(t, kernel.Status{Code: want, Peer: uint8(s.n - 1), Epoch: 1}, s.status(rank), "%v", k)
+					require.Equal(t, kernel.Status{Code: want, Peer: uint8(s.n - 1), Epoch: uint32(s.epoch)}, s.status(rank), "%v", k)
 				}
 			}
 		}
@@ -276,9 +366,10 @@ func TestEcho(t *testing.T) {
 				s := newStage(t, d, mode, 2, size, size, 0)
 				s.epoch = 1<<31 + 1
 				e := newEcho(s.exchange(k, 0, size, 0, 1), (total+size/4-1)/(size/4), grid, s.at(s.area[0], int(s.bytes)), s.at(s.area[1], int(s.bytes)))
-				e.x.DeadlineNs = 5e9
+				e.x.DeadlineNs = uint64(crewDeadline)
 				start := time.Now()
-				s.launch(s.function(k, 0), grid, 1, e.x.Append(nil, 0))
+				s.doing = k.String()
+				s.launch(s.function(k, 0), grid, kernel.BlockThreads, 1, e.x.Append(nil, 0))
 				for b := range e.x.In {
 					e.post(b)
 					for limit := time.Now().Add(5 * time.Second); ; {

@@ -6,40 +6,34 @@
 // its own L2 serves both: the CPU does not.
 
 extern "C" __global__ void __launch_bounds__(512) gp_echo(Exchange x) {
-	__shared__ volatile u32 ended;
 	const bool bulk = kind_of(x) == ECHO_BULK;
 	const u32 units = (u32)(x.count / (bulk ? 16 : 8));
 	const u32 stride = gridDim.x * blockDim.x;
 	const u32 thread = blockIdx.x * blockDim.x + threadIdx.x;
-	const u32 lane = threadIdx.x & 31;
 	if (threadIdx.x == 0)
-		ended = 0;
+		begin_waiting(true);
 	__syncthreads();
-	Wait wait = patience(x);
-	const bool eager = few(units, 2);
 
 #pragma unroll 1
 	for (u64 batch = 0; batch < x.in; batch++) {
 		const u32 epoch = (u32)(x.epoch + batch);
-		wait.since = 0;
+		gp_since = 0;
 		if (!bulk) {
 			const u64 words = words_at(x, epoch);
 #pragma unroll 1
-			for (u32 base = thread - lane; base < units; base += stride) {
-				const u32 u = base + lane;
-				u64 d[SLOTS], at[SLOTS] = {x.area[0] + words + 16 * (u64)u};
-				if (!receive(d, at, u < units ? 1 : 0, eager, epoch, &wait, 0, 2))
+			for (u32 u = thread; u < units; u += stride) {
+				u64 d[SLOTS];
+				if (!receive(x, d, 1, 0, words + 16 * (u64)u, 0, 0, 0, epoch))
 					return;
-				if (u < units)
-					send(x.area[1] + words + 16 * (u64)u, ~d[0], epoch);
+				send(x.area[1] + words + 16 * (u64)u, ~d[0], epoch);
 			}
 			continue;
 		}
 		const u64 flag = flags_at(x, epoch) + FLAG_STRIDE * blockIdx.x, at = bulk_at(x, epoch);
-		if (threadIdx.x == 0 && !await_flag(x.area[0] + flag, epoch, 1, &wait, 0))
-			ended = 1;
+		if (threadIdx.x == 0)
+			await_flag(x, x.area[0] + flag, epoch, 1, 0);
 		__syncthreads();
-		if (ended)
+		if (gp_ended != 0)
 			return;
 #pragma unroll 1
 		for (u32 u = thread; u < units; u += stride) {

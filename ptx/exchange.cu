@@ -5,8 +5,8 @@
 //
 // What crosses between GPUs, or to the CPU, goes by mapped host memory in one of
 // two ways. LL words are 64 bits, four bytes of data and the epoch above them,
-// written and read at once (st.relaxed.sys, ld.relaxed.sys): who sees the epoch
-// has the data. Two make an access of 16 bytes, of which PCIe keeps each half
+// written and read at once (volatile, hence relaxed and of system scope): who sees
+// the epoch has the data. Two make an access of 16 bytes, of which PCIe keeps each half
 // whole. In bulk, plain stores of a block are followed by a barrier and one
 // thread's st.release.sys of the block's flag; a thread of the reader's block
 // sees it by ld.acquire.sys, and after a barrier there all of them load.
@@ -21,7 +21,7 @@ enum { STATUS_DONE = 1, STATUS_ABORTED, STATUS_TIMED_OUT };
 
 #define ABORT_WORD 0
 #define STATUS_WORD 64
-#define LOOK_NS 10000
+#define LOOK_TICKS 16384 // of the multiprocessor's clock: 8 to 16 us
 #define FLAG_STRIDE 64
 #define FLAG_BYTES 2048
 
@@ -42,24 +42,19 @@ GP_DEV void store_pair(u64 a, u64 lo, u64 hi) {
 	asm volatile("st.global.v2.u64 [%0], {%1, %2};" : : "l"(a), "l"(lo), "l"(hi) : "memory");
 }
 
-// Two LL words.
-GP_DEV void load_words(u64 *w, u64 a) {
-	asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(w[0]), "=l"(w[1]) : "l"(a) : "memory");
+// Two LL words. Volatile is relaxed.sys that no compiler joins or moves out of a
+// loop.
+GP_DEV void load_words(u64 *w0, u64 *w1, u64 a) {
+	asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(*w0), "=l"(*w1) : "l"(a) : "memory");
 }
 GP_DEV void send(u64 a, u64 data, u32 epoch) {
 	u32 lo, hi;
 	split(data, &lo, &hi);
 	const u64 w0 = join(lo, epoch), w1 = join(hi, epoch);
-	asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" : : "l"(a), "l"(w0), "l"(w1) : "memory");
+	asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" : : "l"(a), "l"(w0), "l"(w1) : "memory");
 }
-// The data of two words, and whether both are of the epoch.
-GP_DEV bool arrived(const u64 *w, u32 epoch, u64 *data) {
-	u32 d0, f0, d1, f1;
-	split(w[0], &d0, &f0);
-	split(w[1], &d1, &f1);
-	*data = join(d0, d1);
-	return f0 == epoch && f1 == epoch;
-}
+GP_DEV u32 data_of(u64 w) { u32 d, f; split(w, &d, &f); return d; }
+GP_DEV u32 epoch_of(u64 w) { u32 d, f; split(w, &d, &f); return f; }
 
 // Flags: the epoch above a count of rounds.
 GP_DEV void post_flag(u64 a, u64 v) { asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(a), "l"(v) : "memory"); }
@@ -69,56 +64,67 @@ GP_DEV u64 see_flag(u64 a) {
 	return v;
 }
 
-GP_DEV u64 clock_ns() { u64 t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t; }
-
-// All 32 threads of a warp take part, here and in receive.
-GP_DEV u32 or_of_warp(u32 v) {
-	u32 r;
-	asm volatile("redux.sync.or.b32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v) : "memory");
-	return r;
-}
+GP_DEV u64 clock_ns() { u64 t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t) : : "memory"); return t; }
+GP_DEV u32 clock_ticks() { u32 t; asm volatile("mov.u32 %0, %%clock;" : "=r"(t) : : "memory"); return t; }
 
 GP_DEV void say(u64 control, u32 code, u32 peer, u32 epoch) {
 	const u64 w = join(code | peer << 8, epoch);
-	asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(control + STATUS_WORD), "l"(w) : "memory");
+	asm volatile("st.volatile.global.u64 [%0], %1;" : : "l"(control + STATUS_WORD), "l"(w) : "memory");
 }
 
-// A thread's waiting, which begins when it first finds nothing.
-struct Wait {
-	u64 control, deadline, since, looked;
-	u32 epoch;
-};
+// The peers whose words are waited for together: loads in flight together share
+// the latency of the link.
+#define SLOTS 8
 
-GP_DEV Wait patience(const Exchange &x) {
-	Wait w = {x.control, x.deadline, 0, 0, (u32)x.epoch};
-	return w;
+// What the threads of a block tell each other while they wait. They never meet
+// for it, neither the block nor a warp: each waits by itself for what it reads,
+// and sees here what another has found out.
+static __shared__ volatile u32 gp_ended;  // one has given up: so do all
+static __shared__ volatile u32 gp_looked; // the tick at which one looked at the time and the abort word
+static __shared__ volatile u64 gp_since;  // when the first such look was, 0 before it
+static __shared__ volatile u64 gp_seen[4]; // a byte for each slot: words of that peer have come (a hint); one for each part
+
+// One thread's, before a barrier that is before all waiting.
+GP_DEV void begin_waiting(bool eager) {
+	gp_ended = 0;
+	gp_looked = clock_ticks();
+	gp_since = 0;
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		gp_seen[i] = eager ? ~0ull : 0;
 }
 
-// Has the thread waited enough? If so it has said why, and for whom.
-GP_DEV bool enough(Wait *w, u32 peer) {
-	const u64 now = clock_ns();
-	if (w->since == 0)
-		w->since = w->looked = now;
-	if (now - w->looked < LOOK_NS)
-		return false;
-	w->looked = now;
+// Is it time for a thread that waits to look whether it has to end? The global
+// timer is far away and serves one reader at a time, and the abort word is beyond
+// the link: one thread of a block looks, about every 10 us.
+GP_DEV bool due() { return gp_ended != 0 || clock_ticks() - gp_looked >= LOOK_TICKS; }
+
+// The look: has the block waited enough? If so it is said why, and for whom.
+GP_DEV bool enough(const Exchange &x, u32 peer) {
+	if (gp_ended != 0)
+		return true;
+	gp_looked = clock_ticks();
+	const u64 now = clock_ns(), since = gp_since;
+	if (since == 0)
+		gp_since = now;
 	u32 abort;
-	asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(abort) : "l"(w->control + ABORT_WORD) : "memory");
-	const u32 code = abort != 0 ? STATUS_ABORTED : now - w->since >= w->deadline ? STATUS_TIMED_OUT : 0;
+	asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(abort) : "l"(x.control + ABORT_WORD) : "memory");
+	const u32 code = abort != 0 ? STATUS_ABORTED : since != 0 && now - since >= x.deadline ? STATUS_TIMED_OUT : 0;
 	if (code == 0)
 		return false;
-	say(w->control, code, peer, w->epoch);
+	say(x.control, code, peer, (u32)x.epoch);
+	gp_ended = 1;
 	return true;
 }
 
 // Waits until a peer's flag has come to a round of the epoch.
-GP_DEV bool await_flag(u64 a, u32 epoch, u32 round, Wait *w, u32 peer) {
+GP_DEV bool await_flag(const Exchange &x, u64 a, u32 epoch, u32 round, u32 peer) {
 #pragma unroll 1
 	for (;;) {
 		const u64 v = see_flag(a);
 		if ((u32)(v >> 32) == epoch && (u32)v >= round)
 			return true;
-		if (enough(w, peer))
+		if (due() && enough(x, peer))
 			return false;
 	}
 }
@@ -126,64 +132,72 @@ GP_DEV bool await_flag(u64 a, u32 epoch, u32 round, Wait *w, u32 peer) {
 // A rank's number, of what is at most once around too high.
 GP_DEV u32 wrapped(u32 r, u32 n) { return r >= n ? r - n : r; }
 
-// The peers whose words are waited for together: loads in flight together share
-// the latency of the link.
-#define SLOTS 8
+// Is it little that all ranks read, of so many units of each other? Then all read
+// all until it is there. Else that would fill the link that it has to come by, and
+// one thread reads a hint.
+GP_DEV bool few(u32 units, u32 n) { return units * n * (n - 1) <= 4096; }
 
-// Is it little that all ranks read, of so many units of each other?
-GP_DEV bool few(u32 units, u32 n) { return units * n * n <= 1024; }
+// Which word of a peer's a block reads until it is there, of those that it wants
+// of the units [lo, lo + shard): the last one that its threads want at first. 0
+// if it wants none.
+GP_DEV u64 hint(const Exchange &x, u32 peer, u64 words, u32 lo, u32 shard, u32 units) {
+	const u32 block = blockIdx.x * blockDim.x;
+	if (block >= shard || lo + block >= units)
+		return 0;
+	u32 last = block + blockDim.x;
+	last = lo + (last < shard ? last : shard) - 1;
+	return x.area[peer] + words + 16 * (u64)(last < units ? last : units - 1);
+}
 
-// Waits for the two words at at[j] for each j that this thread's want has, and
-// puts their data into d[j]. Slot j is of the rank first + j, wrapped. False if
-// the warp has to end.
+// Waits for the two words of each slot that this thread's want has, and puts
+// their data into d. Slot j is of the rank first + j, wrapped, and its words lie
+// at off + rank * step in that rank's area. False if the thread has to end.
 //
-// What is not there at first is waited for by the first thread alone, at the
-// first slot that any thread of the warp still wants and of which the first
-// thread has a word too: to have all read what has not come would fill the link
-// that it has to come by. Where that is little (see few) all read all again,
-// which saves the way of one more read.
-GP_DEV bool receive(u64 *d, const u64 *at, u32 want, bool eager, u32 epoch, Wait *wait, u32 first, u32 n) {
-	u64 w[SLOTS][2];
+// A slot's words are not read before the block has seen its hint: thread j reads
+// that of slot j, at poll. What is read without need takes from what the link
+// brings; what has come is read while the rest is waited for.
+GP_DEV bool receive(const Exchange &x, u64 *d, u32 want, u32 first, u64 off, u64 step, u32 part, u64 poll, u32 epoch) {
+	const u32 n = (u32)x.n;
+	u64 more[SLOTS];
 #pragma unroll
 	for (int j = 0; j < SLOTS; j++)
-		w[j][0] = w[j][1] = d[j] = 0;
-	u32 end = 0;
+		d[j] = more[j] = 0;
 #pragma unroll 1
 	for (;;) {
+		const u64 seen = gp_seen[part];
+		u32 go = 0;
 #pragma unroll
 		for (int j = 0; j < SLOTS; j++)
-			if (want >> j & 1)
-				load_words(w[j], at[j]);
+			go |= (u32)(seen >> 8 * j) & want & 1u << j;
+		u64 p0 = 0, p1 = 0;
+		if (poll != 0)
+			load_words(&p0, &p1, poll);
 #pragma unroll
 		for (int j = 0; j < SLOTS; j++)
-			if ((want >> j & 1) && arrived(w[j], epoch, &d[j]))
+			if (go >> j & 1) {
+				const u32 peer = wrapped(first + j, n);
+				load_words(&d[j], &more[j], x.area[peer] + off + peer * step);
+			}
+		if (poll != 0 && epoch_of(p0) == epoch && epoch_of(p1) == epoch) {
+			((volatile unsigned char *)gp_seen)[8 * part + threadIdx.x] = 0xff;
+			poll = 0;
+		}
+#pragma unroll
+		for (int j = 0; j < SLOTS; j++)
+			if ((go >> j & 1) && epoch_of(d[j]) == epoch && epoch_of(more[j]) == epoch) {
+				d[j] = join(data_of(d[j]), data_of(more[j]));
 				want &= ~(1u << j);
-		const u32 any = or_of_warp(want | end);
-		if (any == 0)
-			break;
-		if (any >> 31)
-			return false;
-		if ((threadIdx.x & 31) == 0) {
-			u64 a = 0;
-			u32 slot = 0;
+			}
+		if (want == 0 && poll == 0)
+			return true;
+		if (due()) {
+			u32 slot = threadIdx.x;
 #pragma unroll
 			for (int j = SLOTS - 1; j >= 0; j--)
-				if (any >> j & 1) {
-					a = at[j];
+				if (want >> j & 1)
 					slot = j;
-				}
-			u64 v[2], data;
-#pragma unroll 1
-			do {
-				if (enough(wait, wrapped(first + slot, n))) {
-					end = 1u << 31;
-					break;
-				}
-				if (eager)
-					break;
-				load_words(v, a);
-			} while (!arrived(v, epoch, &data));
+			if (enough(x, wrapped(first + slot, n)))
+				return false;
 		}
 	}
-	return true;
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -46,6 +47,9 @@ func newCrew(t testing.TB, n, most, outBytes, off int, mem *arena) *crew {
 	return c
 }
 
+// crewDeadline is how long a kernel of a crew waits for its peers.
+const crewDeadline = 2 * time.Second
+
 // crewMost is the most bytes of a crew's messages by LL words.
 const crewMost = 256 << 10
 
@@ -65,7 +69,7 @@ func crewArena(n, most, out int) *arena {
 func (c *crew) exchange(k kernel.Kind, op dtype.Op, count int, divisor uint64, r int) kernel.Exchange {
 	return kernel.Exchange{
 		Kind: k, Op: op, In: c.in[r], Out: c.out[r], Count: uint64(count), Divisor: divisor, Rank: uint64(r), N: uint64(c.n),
-		Epoch: c.epoch, DeadlineNs: 1e12, Control: c.control[r], AreaBytes: c.bytes, Area: c.area,
+		Epoch: c.epoch, DeadlineNs: uint64(crewDeadline), Control: c.control[r], AreaBytes: c.bytes, Area: c.area,
 	}
 }
 

@@ -9,7 +9,8 @@ extern "C" __global__ void __launch_bounds__(512) gp_gather(Exchange x) {
 	const u32 in_fast = x.in & 7 ? 0 : whole, out_fast = (x.out | x.count) & 7 ? 0 : whole;
 	const u32 stride = gridDim.x * blockDim.x;
 	const u32 thread = blockIdx.x * blockDim.x + threadIdx.x;
-	const u32 lane = threadIdx.x & 31;
+	// Of the first SLOTS threads of a block, which read the hints, all go along.
+	const u32 rounded = (units + SLOTS - 1) / SLOTS * SLOTS;
 	const u64 words = words_at(x, epoch);
 	const u64 own = x.area[rank] + words;
 
@@ -24,24 +25,21 @@ extern "C" __global__ void __launch_bounds__(512) gp_gather(Exchange x) {
 			store_parts(to, u, x.count, v);
 	}
 
-	Wait wait = patience(x);
 	const bool eager = few(units, n);
+	if (threadIdx.x == 0)
+		begin_waiting(eager);
+	__syncthreads();
+	// From here on no threads meet: one that gives up leaves.
 #pragma unroll 1
 	for (u32 j0 = 0; j0 < n - 1; j0 += SLOTS)
 #pragma unroll 1
-		for (u32 base = thread - lane; base < units; base += stride) {
-			const u32 first = wrapped(rank + 1 + j0, n), u = base + lane;
-			u64 d[SLOTS], at[SLOTS];
-			u32 want = 0;
-#pragma unroll
-			for (int j = 0; j < SLOTS; j++) {
-				at[j] = 0;
-				if (j0 + j < n - 1 && u < units) {
-					at[j] = x.area[wrapped(first + j, n)] + words + 16 * (u64)u;
-					want |= 1u << j;
-				}
-			}
-			if (!receive(d, at, want, eager, epoch, &wait, first, n))
+		for (u32 u = thread; u < rounded; u += stride) {
+			const u32 first = wrapped(rank + 1 + j0, n), left = n - 1 - j0;
+			u64 d[SLOTS], poll = 0;
+			if (!eager && u == thread && threadIdx.x < SLOTS && threadIdx.x < left)
+				poll = hint(x, wrapped(first + threadIdx.x, n), words, 0, units, units);
+			const u32 want = u < units ? (left < SLOTS ? (1u << left) - 1 : (1u << SLOTS) - 1) : 0;
+			if (!receive(x, d, want, first, words + 16 * (u64)u, 0, j0 / SLOTS, poll, epoch))
 				return;
 #pragma unroll 1
 			for (int j = 0; want >> j & 1; j++) {

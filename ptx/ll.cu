@@ -16,7 +16,8 @@ extern "C" __global__ void __launch_bounds__(512) GP_JOIN(gp_ll_, GP_TAG)(Exchan
 	const u32 in_fast = x.in & 7 ? 0 : whole, out_fast = x.out & 7 ? 0 : whole;
 	const u32 stride = gridDim.x * blockDim.x;
 	const u32 thread = blockIdx.x * blockDim.x + threadIdx.x;
-	const u32 lane = threadIdx.x & 31;
+	// Of the first SLOTS threads of a block, which read the hints, all go along.
+	const u32 rounded = (shard + SLOTS - 1) / SLOTS * SLOTS;
 	const u64 words = words_at(x, epoch);
 	const u64 own = x.area[rank] + words;
 
@@ -51,29 +52,32 @@ extern "C" __global__ void __launch_bounds__(512) GP_JOIN(gp_ll_, GP_TAG)(Exchan
 			}
 	}
 
-	// The fold. Warps go through together: see receive.
-	Wait wait = patience(x);
 	const bool eager = few(shard, n);
+	if (threadIdx.x == 0)
+		begin_waiting(eager);
+	__syncthreads();
+	// From here on no threads meet: one that gives up leaves.
+
+	// The fold.
+	const u32 lo = two ? rank * shard : 0;
 #pragma unroll 1
-	for (u32 base = thread - lane; base < shard; base += stride) {
-		const u32 u = (two ? rank * shard : 0) + base + lane;
-		const bool have = base + lane < shard && u < units;
+	for (u32 i = thread; i < rounded; i += stride) {
+		const u32 u = lo + i;
+		const bool have = i < shard && u < units;
 		u64 d[16], mine = 0;
 		if (have)
 			mine = u < in_fast ? load8(x.in + 8 * (u64)u) : load_parts(x.in, u, x.count);
 #pragma unroll 1
 		for (u32 j0 = 0; j0 < n; j0 += SLOTS) {
-			u64 some[SLOTS], at[SLOTS];
-			u32 want = 0;
-#pragma unroll
-			for (int j = 0; j < SLOTS; j++) {
-				at[j] = 0;
-				if (have && j0 + j < n && j0 + j != rank) {
-					at[j] = x.area[j0 + j] + words + 16 * (u64)u;
-					want |= 1u << j;
-				}
-			}
-			if (!receive(some, at, want, eager, epoch, &wait, j0, n))
+			u64 some[SLOTS], poll = 0;
+			const u32 peer = j0 + threadIdx.x;
+			if (!eager && i == thread && threadIdx.x < SLOTS && peer < n && peer != rank)
+				poll = hint(x, peer, words, lo, shard, units);
+			const u32 left = n - j0;
+			u32 want = have ? (left < SLOTS ? (1u << left) - 1 : (1u << SLOTS) - 1) : 0;
+			if (rank - j0 < SLOTS)
+				want &= ~(1u << (rank - j0));
+			if (!receive(x, some, want, j0, words + 16 * (u64)u, 0, j0 / SLOTS, poll, epoch))
 				return;
 #pragma unroll
 			for (int j = 0; j < SLOTS; j++) {
@@ -103,24 +107,21 @@ extern "C" __global__ void __launch_bounds__(512) GP_JOIN(gp_ll_, GP_TAG)(Exchan
 #pragma unroll 1
 	for (u32 j0 = 0; j0 < n - 1; j0 += SLOTS)
 #pragma unroll 1
-		for (u32 base = thread - lane; base < shard; base += stride) {
+		for (u32 i = thread; i < rounded; i += stride) {
 			const u32 first = wrapped(rank + 1 + j0, n);
-			u64 d[SLOTS], at[SLOTS];
+			u64 d[SLOTS], poll = 0;
 			u32 unit[SLOTS], want = 0;
+			if (!eager && i == thread && threadIdx.x < SLOTS && j0 + threadIdx.x < n - 1) {
+				const u32 peer = wrapped(first + threadIdx.x, n);
+				poll = hint(x, peer, words, peer * shard, shard, units);
+			}
 #pragma unroll
 			for (int j = 0; j < SLOTS; j++) {
-				at[j] = 0;
-				unit[j] = 0;
-				if (j0 + j < n - 1) {
-					const u32 peer = wrapped(first + j, n);
-					unit[j] = peer * shard + base + lane;
-					if (base + lane < shard && unit[j] < units) {
-						at[j] = x.area[peer] + words + 16 * (u64)unit[j];
-						want |= 1u << j;
-					}
-				}
+				unit[j] = wrapped(first + j, n) * shard + i;
+				if (j0 + j < n - 1 && i < shard && unit[j] < units)
+					want |= 1u << j;
 			}
-			if (!receive(d, at, want, eager, epoch, &wait, first, n))
+			if (!receive(x, d, want, first, words + 16 * (u64)i, 16 * (u64)shard, 2 + j0 / SLOTS, poll, epoch))
 				return;
 #pragma unroll
 			for (int j = 0; j < SLOTS; j++)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -30,6 +31,7 @@ type exchangePoint struct {
 	N      int    `json:"ranks"`
 	Bytes  int    `json:"bytes"`
 	Blocks uint32 `json:"blocks"`
+	Thread uint32 `json:"threads"` // a block
 	// From the first launch until all have been waited for, and an operation's
 	// part of many that were enqueued without a wait between.
 	Median     float64 `json:"median_us"`
@@ -37,7 +39,8 @@ type exchangePoint struct {
 	BackToBack float64 `json:"back_to_back_us"`
 	Enqueue    float64 `json:"enqueue_us"` // of Median, the launches
 	Rounds     int     `json:"rounds"`
-	Default    bool    `json:"default,omitempty"` // the grid that ExchangeBlocks says
+	Default    bool    `json:"default,omitempty"` // the shape that ExchangeShape says
+	Wrong      string  `json:"wrong,omitempty"`   // what was not as it should be
 }
 
 // A boundPoint is what the same bytes cost as bare copies: for all_reduce of n
@@ -57,7 +60,8 @@ func medianOf(v []float64) float64 {
 
 // TestMeasureExchange sweeps kinds, ranks, sizes and grids, on one card with the
 // ranks as streams of one context, f32 sum of random data. Every result is
-// verified, of a destination that held something else before.
+// verified, of a destination that held something else before. It takes some ten
+// seconds, prints a line a point, and writes what it has after each.
 func TestMeasureExchange(t *testing.T) {
 	dir := os.Getenv("GP_MEASURE_DIR")
 	if dir == "" {
@@ -67,12 +71,20 @@ func TestMeasureExchange(t *testing.T) {
 		t.Skip("built for checking, not for measuring")
 	}
 	d := gputest.Hardware(t)
-	const most, budget = 4 << 20, 12 * time.Millisecond // the budget is each median's
+	const most, budget, whole = 4 << 20, 6 * time.Millisecond, 20 * time.Second // the budget is each median's
 	var points []exchangePoint
 	var bounds []boundPoint
 	launches := map[string]float64{}
 	name := ""
 	begin := time.Now()
+	write := func() {
+		b, err := json.MarshalIndent(map[string]any{
+			"gpu": name, "type": "float32", "reduction": "sum", "points": points, "bare_traffic": bounds,
+			"launches_of_nothing_us": launches, "seconds": time.Since(begin).Seconds(),
+		}, "", "  ")
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "exchange.json"), b, 0o666))
+	}
 	for _, n := range []int{2, 4, 8} {
 		s := newStage(t, d, Auto, n, most, most*n, 0)
 		var err error
@@ -98,10 +110,10 @@ func TestMeasureExchange(t *testing.T) {
 		require.NoError(t, err)
 		nothing := (&kernel.Copy{}).Append(nil)
 		var alone []float64
-		for range 50 {
+		for range 20 {
 			start := time.Now()
 			for i := range 20 * n {
-				s.launch(empty, 1, i%n, nothing)
+				s.launch(empty, 1, kernel.BlockThreads, i%n, nothing)
 			}
 			s.wait()
 			alone = append(alone, microseconds(time.Since(start))/20)
@@ -122,9 +134,9 @@ func TestMeasureExchange(t *testing.T) {
 				typ, largest = 0, 64<<10
 			}
 			f := s.function(k, typ)
-			for _, size := range []int{8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20} {
-				if size > largest {
-					break
+			for _, size := range []int{8, 1 << 10, 8 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20} {
+				if size > largest || k == kernel.TwoShot && size < 16<<10 {
+					continue
 				}
 				want := sums[:size]
 				count, length := size/4, size
@@ -136,39 +148,44 @@ func TestMeasureExchange(t *testing.T) {
 					want, count, length = gathered, size, size*n
 				}
 				params := make([][]byte, n)
+				usual, threads := kernel.ExchangeShape(k, uint64(size), n)
 				once := func(grid uint32) {
 					s.epoch++
 					for rank := range n {
 						x := s.exchange(k, 0, count, 0, rank)
 						params[rank] = x.Append(params[rank][:0], typ)
-						s.launch(f, grid, rank, params[rank])
+						s.launch(f, grid, threads, rank, params[rank])
 					}
 				}
-				usual := kernel.ExchangeBlocks(k, uint64(size), n)
-				grids := []uint32{1, 2, 4, 8, 16, 32}
-				if !slices.Contains(grids, usual) {
-					grids = append(grids, usual)
+				grids := []uint32{usual}
+				if k != kernel.Gather && size > 8<<10 {
+					for _, g := range []uint32{usual / 2, usual * 2, usual * 4} {
+						// Blocks without a unit are of no interest.
+						if g >= 1 && g <= kernel.MaxExchangeBlocks && int(g/2)*kernel.BlockThreads*8 < size {
+							grids = append(grids, g)
+						}
+					}
 				}
 				for _, grid := range grids {
-					// Blocks without a unit are of no interest.
-					if grid > 1 && int(grid/2)*kernel.BlockThreads*8 >= size {
-						continue
+					if time.Since(begin) > whole {
+						t.Fatalf("not done after %v", whole)
 					}
+					s.doing = fmt.Sprintf("%v of %d bytes by %d ranks, %d blocks of %d", k, size, n, grid, threads)
 					for rank := range n {
 						require.NoError(t, s.streams[rank].MemsetD8(cuda.Ptr(s.out[rank]), 0xc3, length))
 					}
 					s.wait()
-					p := exchangePoint{Kind: k.String(), N: n, Bytes: size, Blocks: grid, Default: grid == usual}
-					var whole, enqueue []float64
-					for end := time.Now().Add(budget); len(whole) < 9 || time.Now().Before(end) && len(whole) < 200; {
+					p := exchangePoint{Kind: k.String(), N: n, Bytes: size, Blocks: grid, Thread: threads, Default: grid == usual}
+					var all, enqueue []float64
+					for end := time.Now().Add(budget); len(all) < 9 || time.Now().Before(end) && len(all) < 200; {
 						start := time.Now()
 						once(grid)
 						mid := time.Now()
 						s.wait()
-						whole = append(whole, microseconds(time.Since(start)))
+						all = append(all, microseconds(time.Since(start)))
 						enqueue = append(enqueue, microseconds(mid.Sub(start)))
 					}
-					p.Median, p.Lowest, p.Enqueue, p.Rounds = medianOf(whole), slices.Min(whole), medianOf(enqueue), len(whole)
+					p.Median, p.Lowest, p.Enqueue, p.Rounds = medianOf(all), slices.Min(all), medianOf(enqueue), len(all)
 					in := max(4, min(100, int(float64(budget.Microseconds())/p.Median)))
 					start := time.Now()
 					for range in {
@@ -178,20 +195,23 @@ func TestMeasureExchange(t *testing.T) {
 					p.BackToBack = microseconds(time.Since(start)) / float64(in)
 					for rank := range n {
 						require.NoError(t, s.cc.MemcpyDtoH(got[:length], cuda.Ptr(s.out[rank])))
-						require.True(t, bytes.Equal(want, got[:length]), "%+v: rank %d", p, rank)
-						require.Zero(t, s.status(rank))
+						if st := s.status(rank); st != (kernel.Status{}) {
+							p.Wrong += fmt.Sprintf("rank %d ended with %+v; ", rank, st)
+						}
+						if !bytes.Equal(want, got[:length]) {
+							p.Wrong += fmt.Sprintf("rank %d's result; ", rank)
+						}
 					}
+					t.Logf("%s: %.1f us (lowest %.1f, enqueue %.1f), back to back %.1f %s", s.doing, p.Median, p.Lowest, p.Enqueue, p.BackToBack, p.Wrong)
 					points = append(points, p)
+					write()
+					if p.Wrong != "" {
+						t.FailNow()
+					}
 				}
 			}
 		}
 	}
-	b, err := json.MarshalIndent(map[string]any{
-		"gpu": name, "type": "float32", "reduction": "sum", "points": points, "bare_traffic": bounds,
-		"launches_of_nothing_us": launches, "seconds": time.Since(begin).Seconds(),
-	}, "", "  ")
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "exchange.json"), b, 0o666))
 	t.Logf("%d points in %v", len(points), time.Since(begin))
 }
 

@@ -21,6 +21,9 @@ func TestEmbeddedInstructions(t *testing.T) {
 		text, err := Embedded(m)
 		require.NoError(t, err)
 		require.NoError(t, isa.Check(text, Entries(m)), m.Name())
+		_, source, _, err := Source(m)
+		require.NoError(t, err)
+		require.NoError(t, isa.Barriers(text, source), m.Name())
 		require.NotContains(t, text, ".nc", m.Name())
 		require.Contains(t, text, ".maxntid "+fmt.Sprint(kernel.BlockThreads)+", 1, 1", m.Name())
 	}

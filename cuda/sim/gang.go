@@ -69,9 +69,9 @@ type member struct {
 
 // gangKey is what the launches of one exchange have in common.
 type gangKey struct {
-	entry string
-	grid  [3]uint32       // of another, blocks would wait for blocks that are not there
-	x     kernel.Exchange // without what is the rank's own
+	entry       string
+	grid, block [3]uint32       // of others, blocks would wait for what other blocks write
+	x           kernel.Exchange // without what is the rank's own
 }
 
 // gangs is the kernels that wait for each other.
@@ -103,7 +103,7 @@ func (m *Machine) launch(st *stream, f *function, l *api.Launch, params []byte, 
 	}
 	m.charges(&w, k)
 	k.n.work = w
-	m.enlist(k, gangKey{entry: f.name, grid: l.Grid})
+	m.enlist(k, gangKey{entry: f.name, grid: l.Grid, block: l.Block})
 	m.enqueue(st, k.n)
 	m.watch.launched(m, st, k, f.name)
 	return st.ctx.fault

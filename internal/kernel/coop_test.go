@@ -286,7 +286,12 @@ func TestExchangeAreas(t *testing.T) {
 				write, read := x.Traffic(dtype.Uint8)
 				require.GreaterOrEqual(t, write, bytes)
 				require.Positive(t, read)
-				require.LessOrEqual(t, ExchangeBlocks(k, bytes, n), uint32(MaxExchangeBlocks))
+				blocks, threads := ExchangeShape(k, bytes, n)
+				require.LessOrEqual(t, blocks, uint32(MaxExchangeBlocks))
+				require.Positive(t, blocks)
+				require.LessOrEqual(t, threads, uint32(BlockThreads))
+				require.GreaterOrEqual(t, threads, uint32(max(n, 32)))
+				require.Zero(t, threads%32)
 				require.LessOrEqual(t, AreaNeed(k, bytes, n), AreaNeed(k, bytes+1, n))
 			}
 		}

@@ -49,7 +49,8 @@ func (k Kind) Reduces() bool { return k == OneShot || k == TwoShotLL || k == Two
 
 // Exchange is the parameters of a kernel that waits for its peers: N ranks
 // launch one each, with the same Kind, Op, Count, Divisor, N, Epoch, AreaBytes,
-// Area and grid, and blocks of BlockThreads. None ends before all have begun,
+// Area and shape (see ExchangeShape): at most MaxExchangeBlocks blocks of at most
+// BlockThreads threads, a multiple of 32. None ends before all have begun,
 // so each must be able to run while the others do: load the modules of all
 // ranks before the first launch, and prove it once by a Handshake.
 //
@@ -98,7 +99,8 @@ func (k Kind) Reduces() bool { return k == OneShot || k == TwoShotLL || k == Two
 // # Failure
 //
 // A kernel that waits looks at AbortWord of its control page, and whether it
-// has waited for DeadlineNs, about every LookNs. Then it writes StatusWord and
+// has waited for DeadlineNs, about every LookNs (each block does, by its own
+// clock, so that it may be half or twice that). Then it writes StatusWord and
 // ends. Its Out is undefined then, and the areas are not to be used again.
 type Exchange struct {
 	Kind       Kind
@@ -170,26 +172,34 @@ func AreaNeed(k Kind, bytes uint64, n int) uint64 {
 	return 2 * (FlagBytes + 4*section((bytes+7)/8*16))
 }
 
-// ExchangeBlocks is the grid for a message of so many bytes among n ranks: a
-// thread has one or two units of a shard.
-func ExchangeBlocks(k Kind, bytes uint64, n int) uint32 {
+// ExchangeShape is the grid and the threads a block for a message of so many
+// bytes among n ranks. All ranks launch the same.
+//
+// In LL words a thread has one unit of a shard, as far as the grid goes. In bulk
+// a block has several rounds, so that a round's writing, folding and gathering
+// keep both directions of the link busy; and as many blocks as keep some 256 KiB
+// of reads under way in a rank, since a thread reads 16 bytes of each peer at once.
+func ExchangeShape(k Kind, bytes uint64, n int) (blocks, threads uint32) {
 	units := (bytes + k.unitBytes() - 1) / k.unitBytes()
-	each, most := uint64(1), uint64(16)
+	most, rounds := uint64(16), uint64(1)
 	switch k {
 	case Handshake:
-		return 1
+		units = MaxInputs // a thread waits for a peer
 	case TwoShotLL:
 		units = (units + uint64(n) - 1) / uint64(n)
 	case TwoShot:
 		units = (units + uint64(n) - 1) / uint64(n)
-		each = 2
-		if n > 3 {
-			most = 8
-		}
+		rounds = 2
+		most = max(2, min(16, 32/uint64(max(n-1, 1))))
 	}
-	b := (units + BlockThreads*each - 1) / (BlockThreads * each)
-	return uint32(min(max(b, 1), most))
+	// A block of fewer threads is launched sooner.
+	t := min((max(units, 1)+warpThreads-1)/warpThreads*warpThreads, BlockThreads)
+	b := (units + t*rounds - 1) / (t * rounds)
+	return uint32(min(max(b, 1), most)), uint32(t)
 }
+
+// warpThreads is the threads that run together: a block has a multiple.
+const warpThreads = 32
 
 // shard is the units that a rank folds, or for a kind without shards all.
 func (x *Exchange) shard(elem uint64) uint64 {

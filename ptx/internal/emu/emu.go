@@ -55,7 +55,7 @@ type insn struct {
 	negate bool
 	target int // of a branch; -1: next
 	ret    bool
-	meet   meeting
+	meet   bool // bar.sync: the threads of a block come together
 	do     func(t *thread)
 	line   int
 	op     string
@@ -99,15 +99,7 @@ func compile(e *isa.Entry) (*Kernel, error) {
 		case "ret":
 			x.ret = true
 		case "bar":
-			x.meet.block = true
-		case "redux":
-			var err error
-			if x.meet.get, err = c.source(in.Args[1]); err != nil {
-				return nil, err
-			}
-			if x.meet.set, err = c.dest(in.Args[0]); err != nil {
-				return nil, err
-			}
+			x.meet = true
 		default:
 			do, err := c.instruction(in)
 			if err != nil {
@@ -159,7 +151,7 @@ func (k *Kernel) thread(t *thread) error {
 			return nil
 		case in.target >= 0:
 			pc = in.target
-		case in.meet.any():
+		case in.meet:
 			return fmt.Errorf("line %d: %s: threads meet, which run one after another here", in.line, in.op)
 		default:
 			in.do(t)
@@ -221,6 +213,8 @@ func (c *compiler) source(s string) (operand, error) {
 		return func(t *thread) uint64 { return t.nct }, nil
 	case "%globaltimer":
 		return func(t *thread) uint64 { return t.now() }, nil
+	case "%clock":
+		return func(t *thread) uint64 { return uint64(uint32(2 * t.now())) }, nil // at 2 GHz
 	}
 	for _, p := range c.entry.Shared {
 		if p.Name == s {
@@ -371,8 +365,8 @@ func (c *compiler) apply(args []string, f func(a []uint64) uint64) (func(t *thre
 
 func (c *compiler) memory(base string, mods []string, y typ, args []string) (func(t *thread), error) {
 	// All threads see memory alike here, so that order needs nothing.
-	strong := mods[0] == "relaxed"
-	for mods[0] == "relaxed" || mods[0] == "acquire" || mods[0] == "release" || mods[0] == "volatile" || mods[0] == "sys" {
+	strong := mods[0] == "volatile" && mods[1] == "global"
+	for mods[0] == "acquire" || mods[0] == "release" || mods[0] == "volatile" || mods[0] == "sys" {
 		mods = mods[1:]
 	}
 	space := mods[0]
@@ -675,6 +669,11 @@ func arithmetic(base string, mods []string, y typ) (func(a []uint64) uint64, err
 		case "wide":
 			return func(a []uint64) uint64 { return y.of(a[0])*y.of(a[1]) + a[2] }, nil
 		}
+	case "shf": // of b32, by c&31
+		if mods[0] == "l" {
+			return func(a []uint64) uint64 { return (a[1]&0xffffffff<<32 | a[0]&0xffffffff) << (a[2] & 31) >> 32 }, nil
+		}
+		return func(a []uint64) uint64 { return (a[1]&0xffffffff<<32 | a[0]&0xffffffff) >> (a[2] & 31) }, nil
 	case "div", "rem":
 		return func(a []uint64) uint64 {
 			x, d := y.of(a[0]), y.of(a[1])

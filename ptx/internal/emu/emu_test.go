@@ -46,6 +46,8 @@ func TestInstructions(t *testing.T) {
 		"mov.b64 %rd2, -1;\nbfe.u64 %rd3, %rd2, 63, 63;\nst.global.u64 [%rd1], %rd3;":                                                   1,
 		"mov.u32 %r1, -8;\nshr.s32 %r2, %r1, 1;\ncvt.s64.s32 %rd2, %r2;\nst.global.u64 [%rd1], %rd2;":                                   uint64(0xfffffffffffffffc),
 		"mov.u32 %r1, -8;\nshr.u32 %r2, %r1, 40;\ncvt.u64.u32 %rd2, %r2;\nst.global.u64 [%rd1], %rd2;":                                  0,
+		"mov.u32 %r1, -2;\nmov.u32 %r2, 35;\nshf.l.wrap.b32 %r3, %r1, %r1, %r2;\nst.global.u32 [%rd1], %r3;":                            0xfffffff7,
+		"mov.u32 %r1, 5;\nmov.u32 %r2, 3;\nshf.r.wrap.b32 %r3, %r1, %r2, 1;\nst.global.u32 [%rd1], %r3;":                                0x80000002,
 		"mov.u32 %r1, 511;\ncvt.s64.s8 %rd2, %r1;\nst.global.u64 [%rd1], %rd2;":                                                         ^uint64(0),
 		"mov.b64 %rd2, -7;\ndiv.s64 %rd3, %rd2, 2;\nst.global.u64 [%rd1], %rd3;":                                                        uint64(0xfffffffffffffffd),
 		"mov.u32 %r1, -1;\nmul.wide.u32 %rd2, %r1, %r1;\nst.global.u64 [%rd1], %rd2;":                                                   0xfffffffe00000001,

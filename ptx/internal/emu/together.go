@@ -12,16 +12,6 @@ import (
 // warpThreads is the threads of a warp.
 const warpThreads = 32
 
-// A meeting is an instruction that threads do together: bar.sync of a block, or
-// redux.sync of a warp.
-type meeting struct {
-	block bool
-	get   operand // of redux: what a thread brings
-	set   func(t *thread, v uint64)
-}
-
-func (m *meeting) any() bool { return m.block || m.get != nil }
-
 // A Launch is a kernel with its grid, block and parameters.
 type Launch struct {
 	Kernel      *Kernel
@@ -129,7 +119,7 @@ func (t *runner) turn() error {
 			t.ended = true
 		case in.target >= 0:
 			t.pc = in.target
-		case in.meet.any():
+		case in.meet:
 			t.met = in
 		default:
 			in.do(&t.thread)
@@ -144,8 +134,8 @@ func (t *runner) turn() error {
 	return nil
 }
 
-// meet lets those go on that have all come to one place: a warp, or a block,
-// whose other warps lie in front of this one's or behind it.
+// meet lets those go on that have all come to one place: a block, whose other
+// warps lie in front of this one's or behind it.
 func meet(warp []*runner) error {
 	var at *insn
 	for _, t := range warp {
@@ -160,11 +150,8 @@ func meet(warp []*runner) error {
 	if at == nil {
 		return nil
 	}
-	group := warp
-	if at.meet.block {
-		group = warp[0].block
-	}
-	for _, t := range group {
+	block := warp[0].block
+	for _, t := range block {
 		switch {
 		case t.ended:
 			return fmt.Errorf("line %d: %s: thread %d has ended", at.line, at.op, t.tid)
@@ -174,16 +161,7 @@ func meet(warp []*runner) error {
 			return fmt.Errorf("threads of a block meet at line %d and at line %d", at.line, t.met.line)
 		}
 	}
-	var all uint64
-	for _, t := range group {
-		if at.meet.get != nil {
-			all |= at.meet.get(&t.thread)
-		}
-	}
-	for _, t := range group {
-		if at.meet.set != nil {
-			at.meet.set(&t.thread, all)
-		}
+	for _, t := range block {
 		t.met = nil
 	}
 	return nil

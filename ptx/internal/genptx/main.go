@@ -69,8 +69,9 @@ func run(clang, dir string, check bool) error {
 			defer wg.Done()
 			turn <- struct{}{}
 			defer func() { <-turn }()
-			if texts[i], failures[i] = compile(clang, dir, header, m); failures[i] == nil {
-				failures[i] = isa.Check(texts[i], m.Entries())
+			var source string
+			if texts[i], source, failures[i] = compile(clang, dir, header, m); failures[i] == nil {
+				failures[i] = errors.Join(isa.Check(texts[i], m.Entries()), isa.Barriers(texts[i], source))
 			}
 			if failures[i] != nil {
 				failures[i] = fmt.Errorf("%s: %w", m.Name(), failures[i])
@@ -111,18 +112,19 @@ func run(clang, dir string, check bool) error {
 	return errors.Join(faults...)
 }
 
-func compile(clang, dir, header string, m kernel.Module) (string, error) {
+// compile returns the PTX of a module and what it was made from.
+func compile(clang, dir, header string, m kernel.Module) (text, joined string, err error) {
 	var code []byte
 	for _, name := range m.Sources() {
 		part, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
 		code = append(code, part...)
 	}
 	source := filepath.Join(filepath.Dir(header), m.Name()+".cu")
 	if err := os.WriteFile(source, code, 0o600); err != nil {
-		return "", err
+		return "", "", err
 	}
 	made := strings.Join(m.Sources(), ", ")
 	args := []string{
@@ -139,7 +141,7 @@ func compile(clang, dir, header string, m kernel.Module) (string, error) {
 	cmd := exec.Command(clang, append(args, source)...)
 	cmd.Stdout, cmd.Stderr = &out, &diag
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%w\n%s", err, diag.Bytes())
+		return "", "", fmt.Errorf("%w\n%s", err, diag.Bytes())
 	}
 	var b strings.Builder
 	// The digest lets a test without clang see that the source has moved on.
@@ -151,5 +153,5 @@ func compile(clang, dir, header string, m kernel.Module) (string, error) {
 			b.WriteString(line + "\n")
 		}
 	}
-	return b.String(), nil
+	return b.String(), string(code), nil
 }

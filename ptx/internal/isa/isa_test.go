@@ -33,6 +33,9 @@ func TestAllowed(t *testing.T) {
 		"ld.u32":              "not in the table", // generic
 		"atom.global.add.u32": "not in the table",
 		"ld.global.v4.u64":    "not in the table",
+		"redux.sync.or.b32":   "not in the table", // a warp's threads do not meet
+		"shfl.sync.idx.b32":   "not in the table",
+		"bar.warp.sync":       "not in the table",
 	} {
 		require.ErrorContains(t, Allowed(op), why, op)
 	}
@@ -50,6 +53,8 @@ const good = `
 {
 	.reg .pred 	%p<3>;
 	.reg .b64 	%rd<8>;
+	.shared .align 8 .b8 a[32];
+	.shared .align 4 .u32 b;
 	ld.param.u64 	%rd1, [k_param_0];
 	setp.eq.s64 	%p1, %rd1, 0;
 	@!%p1 bra 	$L__BB0_1;
@@ -67,6 +72,7 @@ func TestParse(t *testing.T) {
 	e := m.Entries[0]
 	require.Equal(t, []Param{{"k_param_0", 0, 8}, {"k_param_1", 8, 128}}, e.Params)
 	require.Equal(t, map[string]int{"%p": 0, "%rd": 8}, e.Regs)
+	require.Equal(t, []Param{{"a", 0, 32}, {"b", 32, 4}}, e.Shared)
 	require.Equal(t, 4, e.Labels["$L__BB0_1"])
 	require.Equal(t, "%p1", e.Code[2].Guard)
 	require.True(t, e.Code[2].Negate)
@@ -83,7 +89,7 @@ func TestCheckFaults(t *testing.T) {
 		"entry k is not expected":  {entries: nil},
 		".version 7.1":             {".version 7.0", ".version 7.1", []string{"k"}},
 		".target sm_90":            {".target sm_80", ".target sm_90", []string{"k"}},
-		"line 16: frob.s64":        {"add.s64", "frob.s64", []string{"k"}},
+		"line 18: frob.s64":        {"add.s64", "frob.s64", []string{"k"}},
 		"ends beyond the register": {"add.s64 	%rd2, %rd1, 1", "bfe.u64 %rd2, %rd1, 63, 63", []string{"k"}},
 		"unknown directive":        {".address_size 64", ".address_size 32", []string{"k"}},
 		"unknown kernel directive": {".maxntid", ".reqntid", []string{"k"}},
@@ -97,4 +103,13 @@ func TestCheckFaults(t *testing.T) {
 		}
 		require.ErrorContains(t, Check(text, c.entries), why)
 	}
+}
+
+func TestBarriers(t *testing.T) {
+	const source = "// __syncthreads() here does not count\n__global__ void k() {\n__syncthreads(); // __syncthreads()\n}\n"
+	with := func(barriers string) string { return strings.Replace(good, "ret;", barriers+"ret;", 1) }
+	require.NoError(t, Barriers(with("bar.sync 0;\n"), source))
+	require.ErrorContains(t, Barriers(with(""), source), "0 barriers where the source has 1")
+	require.ErrorContains(t, Barriers(with("bar.sync 0;\nbar.sync 0;\n"), source), "2 barriers where the source has 1")
+	require.ErrorContains(t, Barriers(with("@%p1 bar.sync 0;\n"), source), "some threads only")
 }

@@ -50,7 +50,7 @@ var (
 	entryRE = regexp.MustCompile(`^\.visible \.entry (\w+)\(`)
 	paramRE = regexp.MustCompile(`^\.param (?:\.align (\d+) )?\.([a-z]\d+) (\w+)(?:\[(\d+)\])?,?$`)
 	regRE   = regexp.MustCompile(`^\.reg \.(pred|[a-z]\d+) (%[a-z]+)<\d+>;$`)
-	shareRE = regexp.MustCompile(`^\.shared \.align (\d+) \.([a-z]\d+) (\w+);$`)
+	shareRE = regexp.MustCompile(`^\.shared \.align (\d+) \.([a-z]\d+) (\w+)(?:\[(\d+)\])?;$`)
 	labelRE = regexp.MustCompile(`^(\$?\w+):$`)
 	insnRE  = regexp.MustCompile(`^(?:@(!?)(%p\d+) )?([a-z][\w.]*)(?: (.*))?;$`)
 )
@@ -115,6 +115,10 @@ func Parse(text string) (*Module, error) {
 		case shareRE.MatchString(s):
 			g := shareRE.FindStringSubmatch(s)
 			size := typeSize(g[2])
+			if g[4] != "" {
+				n, _ := strconv.Atoi(g[4])
+				size *= n
+			}
 			off := 0
 			for _, p := range e.Shared {
 				off = max(off, (p.Off+p.Size+7)/8*8)

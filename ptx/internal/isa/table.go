@@ -83,12 +83,13 @@ var table = []row{
 	{`cvt\.f32\.bf16`, 71, 90},
 
 	// Between threads, GPUs and the CPU. Sys is the scope of mapped host memory.
-	{`(ld|st)\.relaxed\.sys\.global(\.v2)?\.[bus](32|64)`, 60, 70},
+	// Nothing of a warp's is among them (redux, shfl, vote): threads that wait for
+	// other GPUs diverge, and must not have to meet.
+	{`(ld|st)\.volatile\.global(\.v2)?\.[bus](32|64)`, 11, 10},
 	{`ld\.acquire\.sys\.global\.[bus](32|64)`, 60, 70},
 	{`st\.release\.sys\.global\.[bus](32|64)`, 60, 70},
-	{`(ld|st)\.volatile\.shared\.[bus](32|64)`, 11, 10},
+	{`(ld|st)\.volatile\.shared\.[bus](8|16|32|64)`, 11, 10},
 	{`bar\.sync`, 10, 10},
-	{`redux\.sync\.or\.b32`, 70, 80},
 
 	{`bra(\.uni)?`, 10, 10},
 	{`ret`, 10, 10},
@@ -177,4 +178,36 @@ func Check(text string, entries []string) error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// Barriers holds the number of an entry's barriers against what its source says.
+// A compiler that doubles one, for threads that it has sent separate ways, makes
+// the threads of a warp come to it apart: the hardware counts such a warp twice,
+// or waits for ever.
+func Barriers(text, source string) error {
+	m, err := Parse(text)
+	if err != nil {
+		return err
+	}
+	want := 0
+	for line := range strings.Lines(source) {
+		line, _, _ = strings.Cut(line, "//")
+		want += strings.Count(line, "__syncthreads()")
+	}
+	for _, e := range m.Entries {
+		got := 0
+		for _, in := range e.Code {
+			if in.Op != "bar.sync" {
+				continue
+			}
+			got++
+			if in.Guard != "" {
+				return fmt.Errorf("entry %s: line %d: a barrier for some threads only", e.Name, in.Line)
+			}
+		}
+		if got != want {
+			return fmt.Errorf("entry %s: %d barriers where the source has %d", e.Name, got, want)
+		}
+	}
+	return nil
 }
