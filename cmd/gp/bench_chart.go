@@ -152,10 +152,13 @@ func (c *chart) drawLines(b *strings.Builder) {
 	b.WriteString(`</svg>`)
 }
 
+// chartMarks is the number of shapes; the page's style has them too.
+const chartMarks = 4
+
 // mark is a point of a line. Shapes tell lines apart where colours do not.
 func mark(i int, x, y float64) string {
 	const r = 3.0
-	switch i % 4 {
+	switch i % chartMarks {
 	case 1:
 		return fmt.Sprintf(`<rect x="%.1f" y="%.1f" width="%g" height="%g"/>`, x-r, y-r, 2*r, 2*r)
 	case 2:

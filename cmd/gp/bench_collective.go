@@ -169,7 +169,6 @@ type collectiveBench struct {
 	reduced  []byte
 	at       map[uint64]int
 	ceilings map[uint64]*roundCeiling // by size
-	late     map[string]bool          // what has been noted
 }
 
 // A roundCeiling is the ceiling of algbw at a size, in bytes a second, and the
@@ -361,7 +360,7 @@ func (c *collectiveBench) prepare(ctx context.Context) (all []*series, err error
 		c.reduced = make([]byte, n)
 		collectiveReference(c.reduced, views, c.typ, c.red)
 	}
-	c.ports, c.at, c.ceilings, c.late = map[int]*port{}, map[uint64]int{}, map[uint64]*roundCeiling{}, map[string]bool{}
+	c.ports, c.at, c.ceilings = map[int]*port{}, map[uint64]int{}, map[uint64]*roundCeiling{}
 	for _, g := range c.gpus {
 		if c.ports[g], err = c.rig.newPort(g, c.rig.nodeOf(g), int(bare), nil); err != nil {
 			return nil, err

@@ -248,7 +248,7 @@ func (s *pageSection) add(c *chart) {
 	pc := pageChart{Caption: c.caption(), SVG: c.svg()}
 	for i, l := range c.lines {
 		if !l.ceiling {
-			pc.Legend = append(pc.Legend, pageKey{fmt.Sprintf("s%d", c.color(i)), l.label})
+			pc.Legend = append(pc.Legend, pageKey{fmt.Sprintf("s%d m%d", c.color(i), i%chartMarks), l.label})
 		}
 	}
 	if slices.ContainsFunc(c.lines, func(l chartLine) bool { return l.ceiling }) {

@@ -20,17 +20,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pageOf runs gp bench with a page, and reads that.
-func pageOf(t *testing.T, args ...string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "page.html")
-	code, out, errs := noHost().run(append([]string{"bench"}, append(args, "--html", file)...)...)
-	require.Equal(t, exitOK, code, "%s %s", out, errs)
-	b, err := os.ReadFile(file)
-	require.NoError(t, err)
-	return string(b)
-}
-
 // smallPage is a page of everything, from little work: the document of some
 // kinds put together.
 func smallPage(t *testing.T) []byte {

@@ -29,8 +29,9 @@ var allowed = map[string][]string{
 	".": nil,
 
 	"cmd":      {"gp/...", "probe/...", "ptx", "nvrtc", "cuda/...", "internal/..."},
-	"bench":    nil,
 	"examples": {"gp/...", "probe/...", "cuda/..."}, // what a user can import
+
+	"bench/figures": nil,
 
 	"gp":                 {"ptx", "cuda", "gp/internal/...", "internal/..."},
 	"gp/lowlevel":        {"gp", "cuda", "gp/internal/...", "internal/..."},
