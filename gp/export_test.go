@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gp
+
+// SetEpoch sets the number of the group's latest exchange, which an exchange must
+// have made before. Numbers only rise.
+func (g *Group) SetEpoch(e uint32) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.exchanges.epoch = e
+}
+
+// Epoch is that number.
+func (g *Group) Epoch() uint32 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.exchanges.epoch
+}
