@@ -14,6 +14,7 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
+	"github.com/geforce-p2p/geforce-p2p/internal/ptxvm"
 )
 
 // lengths are the elements of the folds under test.
@@ -159,11 +160,33 @@ func settle(b []byte, t dtype.Type) {
 }
 
 // arena is memory for the buffers of a case, at made-up or real addresses. It
-// is kernel.Memory over dev and host.
+// is kernel.Memory over dev and host, and ptxvm.Memory over the buffers alone.
 type arena struct {
 	devAt, hostAt uint64
 	dev, host     []byte
 	devN, hostN   int // bytes in use
+	regions       []ptxvm.Region
+}
+
+// reset forgets all buffers.
+func (a *arena) reset() { a.devN, a.hostN, a.regions = 0, 0, a.regions[:0] }
+
+func (a *arena) Region(addr uint64) (ptxvm.Region, error) {
+	for _, g := range a.regions {
+		if addr-g.Base < uint64(len(g.Bytes)) {
+			return g, nil
+		}
+	}
+	return ptxvm.Region{}, fmt.Errorf("no buffer at %#x", addr)
+}
+
+// unwritten says of the buffer that begins at an address that nothing wrote it.
+func (a *arena) unwritten(addr uint64) {
+	for i := range a.regions {
+		if g := &a.regions[i]; g.Base == addr {
+			g.Written = ptxvm.NewWritten(uint64(len(g.Bytes)))
+		}
+	}
 }
 
 func (a *arena) Bytes(addr, n uint64) ([]byte, error) {
@@ -189,7 +212,9 @@ func (a *arena) place(n, off int, host bool) (addr uint64, b []byte) {
 	}
 	at := (*used+guard+255)/256*256 + off
 	*used = at + n + guard
-	return base + uint64(at), mem[at : at+n : at+n]
+	addr, b = base+uint64(at), mem[at:at+n:at+n]
+	a.regions = append(a.regions, ptxvm.Region{Base: addr, Bytes: b})
+	return addr, b
 }
 
 // A foldCase is one launch with what it must leave behind.
@@ -205,7 +230,7 @@ type foldCase struct {
 // newFold lays a case out in the arena, which it uses from its start. Inputs
 // alternate between host and device memory if hosts is set.
 func (a *arena) newFold(t dtype.Type, op dtype.Op, count int, s shape, hosts bool, r *rand.Rand) *foldCase {
-	a.devN, a.hostN = 0, 0
+	a.reset()
 	size := func(wide bool) int {
 		if wide {
 			return t.Wide().Size()
@@ -237,6 +262,7 @@ func (a *arena) newFold(t dtype.Type, op dtype.Op, count int, s shape, hosts boo
 		for i := range c.dst {
 			c.dst[i] = 0xee
 		}
+		a.unwritten(c.f.Dst)
 	}
 	c.want = make([]byte, len(c.dst))
 	kernel.Reduce(t, op, c.want, s.dstWide, bufs, s.inWide, c.f.Divisor)
@@ -250,6 +276,10 @@ func (a *arena) newFold(t dtype.Type, op dtype.Op, count int, s shape, hosts boo
 // arena is the caller's to compare.
 func (c *foldCase) check(t testing.TB, name string) {
 	t.Helper()
+	require.NoError(t, c.compare(), name)
+}
+
+func (c *foldCase) compare() error {
 	typ := c.t
 	if c.f.DstWide {
 		typ = c.t.Wide()
@@ -259,12 +289,13 @@ func (c *foldCase) check(t testing.TB, name string) {
 		settle(got, typ)
 	}
 	if bytes.Equal(got, c.want) {
-		return
+		return nil
 	}
 	n := typ.Size()
 	for i := 0; i < len(got); i += n {
 		if !bytes.Equal(got[i:i+n], c.want[i:i+n]) {
-			require.FailNow(t, "wrong result", "%s: element %d of %d is %x, want %x (little-endian)", name, i/n, len(got)/n, got[i:i+n], c.want[i:i+n])
+			return fmt.Errorf("element %d of %d is %x, want %x (little-endian)", i/n, len(got)/n, got[i:i+n], c.want[i:i+n])
 		}
 	}
+	return nil
 }

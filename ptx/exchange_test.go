@@ -5,8 +5,10 @@ package ptx
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
-	"github.com/geforce-p2p/geforce-p2p/ptx/internal/emu"
+	"github.com/geforce-p2p/geforce-p2p/internal/ptxvm"
 )
 
 // A crew is the ranks of a group and what they exchange by, in one memory.
@@ -34,7 +36,7 @@ type crew struct {
 // bytes behind a multiple of 256. Device memory has these, host memory the rest.
 func newCrew(t testing.TB, n, most, outBytes, off int, mem *arena) *crew {
 	c := &crew{t: t, n: n, most: most, mem: mem, bytes: crewArea(n, most)}
-	mem.devN, mem.hostN = 0, 0
+	mem.reset()
 	for r := range n {
 		in, _ := mem.place(most, off, false)
 		out, _ := mem.place(outBytes, off, false)
@@ -83,19 +85,112 @@ func (c *crew) status(r int) kernel.Status {
 	return kernel.ParseStatus(binary.LittleEndian.Uint64(c.at(c.control[r]+kernel.StatusWord, 8)))
 }
 
-// emulate runs all ranks' launches but the missing one's.
-func (c *crew) emulate(r *rand.Rand, k *emu.Kernel, grid, block, missing int, typ dtype.Type, x func(r int) kernel.Exchange) error {
-	var ls []emu.Launch
+// together runs all ranks' launches but the missing one's.
+func (c *crew) together(r *rand.Rand, p *ptxvm.Program, grid, block, missing int, typ dtype.Type, x func(r int) kernel.Exchange) error {
+	var ls []ptxvm.Launch
 	for i := range c.n {
 		if i != missing {
 			e := x(i)
-			ls = append(ls, emu.Launch{Kernel: k, Grid: grid, Block: block, Params: e.Append(nil, typ)})
+			ls = append(ls, ptxvm.Launch{Program: p, Grid: [3]uint32{uint32(grid)}, Block: [3]uint32{uint32(block)}, Params: e.Append(nil, typ)})
 		}
 	}
-	return emu.Together(r, c.mem, ls...)
+	_, err := ptxvm.Together(r, c.mem, 2*uint64(crewDeadline), ls...)
+	return err
 }
 
 var reducing = []kernel.Kind{kernel.OneShot, kernel.TwoShotLL, kernel.TwoShot}
+
+// reduceOn runs the next epoch's all_reduce of random data and compares
+// everything that device memory holds then, and that no rank gave up.
+func (c *crew) reduceOn(r *rand.Rand, p *ptxvm.Program, k kernel.Kind, typ dtype.Type, op dtype.Op, count, grid, block int, inPlace, divide bool) error {
+	size := count * typ.Size()
+	c.epoch++
+	divisor := uint64(0)
+	if op == dtype.Avg && divide {
+		divisor = uint64(c.n)
+	}
+	ins := make([][]byte, c.n)
+	out := slices.Clone(c.out)
+	for rank := range c.n {
+		in := c.at(c.in[rank], size)
+		fill(in, typ, r)
+		ins[rank] = bytes.Clone(in)
+		if inPlace {
+			out[rank] = c.in[rank]
+		} else {
+			c.mem.unwritten(out[rank])
+		}
+	}
+	want := make([]byte, size)
+	kernel.Reduce(typ, op, want, false, ins, 0, divisor)
+	before := bytes.Clone(c.mem.dev)
+	err := c.together(r, p, grid, block, -1, typ, func(rank int) kernel.Exchange {
+		x := c.exchange(k, op, count, divisor, rank)
+		x.Out = out[rank]
+		return x
+	})
+	if err != nil {
+		return err
+	}
+	for rank := range c.n {
+		got := c.at(out[rank], size)
+		if typ.Float() && op != dtype.Min && op != dtype.Max {
+			settle(got, typ)
+			settle(want, typ)
+		}
+		switch s := c.status(rank); {
+		case s != kernel.Status{}:
+			return fmt.Errorf("rank %d gave up: %+v", rank, s)
+		case !bytes.Equal(want, got):
+			return fmt.Errorf("rank %d: wrong result", rank)
+		}
+		copy(got, before[out[rank]-c.mem.devAt:])
+	}
+	if !bytes.Equal(before, c.mem.dev) {
+		return errors.New("wrote outside of the destination")
+	}
+	return nil
+}
+
+// gatherOn is reduceOn for all_gather, each rank's part at its own place or not.
+func (c *crew) gatherOn(r *rand.Rand, p *ptxvm.Program, count, grid int, inPlace bool) error {
+	c.epoch++
+	in := slices.Clone(c.in)
+	var want []byte
+	for rank := range c.n {
+		if inPlace {
+			in[rank] = c.out[rank] + uint64(rank*count)
+		} else {
+			c.mem.unwritten(c.out[rank])
+		}
+		b := c.at(in[rank], count)
+		fill(b, dtype.Uint8, r)
+		want = append(want, b...)
+	}
+	before := bytes.Clone(c.mem.dev)
+	err := c.together(r, p, grid, 32, -1, 0, func(rank int) kernel.Exchange {
+		x := c.exchange(kernel.Gather, 0, count, 0, rank)
+		x.In = in[rank]
+		return x
+	})
+	if err != nil {
+		return err
+	}
+	for rank := range c.n {
+		got := c.at(c.out[rank], len(want))
+		switch s := c.status(rank); {
+		case s != kernel.Status{}:
+			return fmt.Errorf("rank %d gave up: %+v", rank, s)
+		case !bytes.Equal(want, got):
+			return fmt.Errorf("rank %d: wrong result", rank)
+		}
+		copy(got, before[c.out[rank]-c.mem.devAt:])
+	}
+	if !bytes.Equal(before, c.mem.dev) {
+		return errors.New("wrote outside of the destination")
+	}
+	return nil
+}
 
 // The PTX that ships, all ranks at once, instruction by instruction, against the
 // reference: every kind, type and op, odd lengths, any element's address, in
@@ -120,43 +215,9 @@ func TestEmbeddedExchange(t *testing.T) {
 						c.epoch = 1<<32 - 3
 						for e := range 2 {
 							op := dtype.Ops[(i+j+3*e)%5]
-							divisor := uint64(0)
-							if op == dtype.Avg && j > 0 {
-								divisor = uint64(n)
-							}
-							c.epoch++
-							ins := make([][]byte, n)
-							for r2 := range n {
-								fill(c.at(c.in[r2], count*s), typ, r)
-								ins[r2] = bytes.Clone(c.at(c.in[r2], count*s))
-							}
-							want := make([]byte, count*s)
-							kernel.Reduce(typ, op, want, false, ins, 0, divisor)
 							inPlace := (i+j+e)%2 == 0
-							before := bytes.Clone(c.mem.dev)
-							name := fmt.Sprintf("%v %v of %d %v by %d ranks, offset %d, in place %t", k, op, count, typ, n, off, inPlace)
-							require.NoError(t, c.emulate(r, prog, 1+j%2, 32*(1+j%3%2), -1, typ, func(r int) kernel.Exchange {
-								x := c.exchange(k, op, count, divisor, r)
-								if inPlace {
-									x.Out = x.In
-								}
-								return x
-							}), name)
-							for r2 := range n {
-								out := c.out[r2]
-								if inPlace {
-									out = c.in[r2]
-								}
-								got := c.at(out, count*s)
-								if typ.Float() && op != dtype.Min && op != dtype.Max {
-									settle(got, typ)
-									settle(want, typ)
-								}
-								require.True(t, bytes.Equal(want, got), "%s: rank %d", name, r2)
-								require.Zero(t, c.status(r2), name)
-								copy(got, before[out-c.mem.devAt:])
-							}
-							require.True(t, bytes.Equal(before, c.mem.dev), "%s: wrote outside", name)
+							require.NoError(t, c.reduceOn(r, prog, k, typ, op, count, 1+j%2, 32*(1+j%3%2), inPlace, j > 0),
+								"%v %v of %d %v by %d ranks, offset %d, in place %t", k, op, count, typ, n, off, inPlace)
 						}
 					}
 				}
@@ -176,26 +237,9 @@ func TestEmbeddedGather(t *testing.T) {
 			}
 			off := []int{0, 4, 1, 8}[i%4]
 			c := newCrew(t, n, count, count*n, off, crewArena(n, count+32, count*n+32))
-			for c.epoch = 1; c.epoch < 4; c.epoch++ {
-				var want []byte
-				for r2 := range n {
-					if c.epoch == 3 {
-						c.in[r2] = c.out[r2] + uint64(r2*count)
-					}
-					b := c.at(c.in[r2], count)
-					fill(b, dtype.Uint8, r)
-					want = append(want, b...)
-				}
-				before := bytes.Clone(c.mem.dev)
-				require.NoError(t, c.emulate(r, prog, 1+i%2, 32, -1, 0, func(r int) kernel.Exchange {
-					return c.exchange(kernel.Gather, 0, count, 0, r)
-				}))
-				for r2 := range n {
-					got := c.at(c.out[r2], len(want))
-					require.True(t, bytes.Equal(want, got), "%d bytes of %d ranks, offset %d", count, n, off)
-					copy(got, before[c.out[r2]-c.mem.devAt:])
-				}
-				require.True(t, bytes.Equal(before, c.mem.dev), "%d bytes of %d ranks: wrote outside", count, n)
+			for e := range 3 {
+				// A buffer that nothing wrote stays one until the end of a case.
+				require.NoError(t, c.gatherOn(r, prog, count, 1+i%2, e == 0), "%d bytes of %d ranks, offset %d", count, n, off)
 			}
 		}
 	}
@@ -207,7 +251,7 @@ func TestEmbeddedHandshake(t *testing.T) {
 	for _, n := range []int{1, 2, 16} {
 		c := newCrew(t, n, 64, 64, 0, crewArena(n, 64, 64))
 		for c.epoch = 1; c.epoch < 4; c.epoch++ {
-			require.NoError(t, c.emulate(r, prog, 1, 64, -1, 0, func(r int) kernel.Exchange {
+			require.NoError(t, c.together(r, prog, 1, 64, -1, 0, func(r int) kernel.Exchange {
 				return c.exchange(kernel.Handshake, 0, 1, 0, r)
 			}))
 			for r := range n {
@@ -241,7 +285,7 @@ func TestEmbeddedGivesUp(t *testing.T) {
 					c.at(c.control[r]+kernel.AbortWord, 4)[0] = 1
 				}
 			}
-			require.NoError(t, c.emulate(r, prog, 1, 64, missing, typ, func(r int) kernel.Exchange {
+			require.NoError(t, c.together(r, prog, 1, 64, missing, typ, func(r int) kernel.Exchange {
 				x := c.exchange(k, 0, count, 0, r)
 				x.DeadlineNs = deadline
 				return x
@@ -266,7 +310,8 @@ func TestEmbeddedEcho(t *testing.T) {
 		for b := range uint64(2) {
 			e.post(b)
 		}
-		require.NoError(t, emu.Together(r, c.mem, emu.Launch{Kernel: prog, Grid: 2, Block: 64, Params: e.x.Append(nil, 0)}))
+		_, err := ptxvm.Together(r, c.mem, uint64(crewDeadline), ptxvm.Launch{Program: prog, Grid: [3]uint32{2}, Block: [3]uint32{64}, Params: e.x.Append(nil, 0)})
+		require.NoError(t, err)
 		for b := range uint64(2) {
 			all, wrong := e.take(b)
 			require.True(t, all)

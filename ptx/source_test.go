@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
-	"github.com/geforce-p2p/geforce-p2p/ptx/internal/isa"
+	"github.com/geforce-p2p/geforce-p2p/internal/ptxvm/isa"
 )
 
 // What ships, held against the table of PTX 7.0 and sm_80, without a compiler.

@@ -44,24 +44,25 @@ var allowed = map[string][]string{
 	"probe/nvml": {"internal/dl"},
 
 	"ptx":                 {"nvrtc", "cuda", "internal/..."},
-	"ptx/internal/genptx": {"ptx/internal/isa", "internal/dtype", "internal/kernel"},
-	"ptx/internal/isa":    nil,
-	"ptx/internal/emu":    {"ptx/internal/isa", "internal/dtype", "internal/kernel"},
+	"ptx/internal/genptx": {"internal/ptxvm/isa", "internal/dtype", "internal/kernel"},
 
 	"nvrtc":    {"internal/dl"},
 	"cuda":     {"internal/api", "internal/hook", "internal/libcuda"},
-	"cuda/sim": {"cuda", "internal/api", "internal/hook", "internal/kernel", "internal/dtype", "internal/pci"},
+	"cuda/sim": {"cuda", "internal/api", "internal/hook", "internal/kernel", "internal/dtype", "internal/pci", "internal/ptxvm"},
 
-	"internal/api":      nil,
-	"internal/api/tap":  {"internal/api"},
-	"internal/hook":     {"internal/api"},
-	"internal/dl":       nil,
-	"internal/libcuda":  {"internal/api", "internal/dl"},
-	"internal/dtype":    nil,
-	"internal/kernel":   {"internal/dtype"},
-	"internal/pci":      nil,
-	"internal/p2pcheck": {"cuda"}, // shared by gp and probe, which do not import each other
-	"internal/arch":     nil,
+	"internal/api":     nil,
+	"internal/api/tap": {"internal/api"},
+	"internal/hook":    {"internal/api"},
+	"internal/dl":      nil,
+	"internal/libcuda": {"internal/api", "internal/dl"},
+	"internal/dtype":   nil,
+	"internal/kernel":  {"internal/dtype"},
+	// PTX as data and as what runs: generated, checked and simulated from here.
+	"internal/ptxvm":     {"internal/ptxvm/isa", "internal/dtype", "internal/kernel"},
+	"internal/ptxvm/isa": nil,
+	"internal/pci":       nil,
+	"internal/p2pcheck":  {"cuda"}, // shared by gp and probe, which do not import each other
+	"internal/arch":      nil,
 
 	// These are for tests: testOnly.
 	"internal/testenv":         nil,

@@ -27,7 +27,7 @@ import (
 	"sync"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
-	"github.com/geforce-p2p/geforce-p2p/ptx/internal/isa"
+	"github.com/geforce-p2p/geforce-p2p/internal/ptxvm/isa"
 )
 
 //go:embed prelude.h

@@ -4,7 +4,7 @@ package ptx
 
 import (
 	"bytes"
-	"fmt"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -13,31 +13,52 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
+	"github.com/geforce-p2p/geforce-p2p/internal/ptxvm"
 	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
-	"github.com/geforce-p2p/geforce-p2p/ptx/internal/emu"
-	"github.com/geforce-p2p/geforce-p2p/ptx/internal/isa"
 )
 
-var parsed = struct {
+var compiled = struct {
 	sync.Mutex
-	modules map[kernel.Module]*isa.Module
-}{modules: map[kernel.Module]*isa.Module{}}
+	modules map[kernel.Module]map[string]*ptxvm.Program
+}{modules: map[kernel.Module]map[string]*ptxvm.Program{}}
 
-func compileEmbedded(t *testing.T, m kernel.Module, entry string) *emu.Kernel {
+// compileEmbedded is an entry point of the PTX that ships.
+func compileEmbedded(t testing.TB, m kernel.Module, entry string) *ptxvm.Program {
 	t.Helper()
-	parsed.Lock()
-	defer parsed.Unlock()
-	mod := parsed.modules[m]
+	compiled.Lock()
+	defer compiled.Unlock()
+	mod := compiled.modules[m]
 	if mod == nil {
 		text, err := Embedded(m)
 		require.NoError(t, err)
-		mod, err = isa.Parse(text)
+		mod, err = ptxvm.Load(text)
 		require.NoError(t, err)
-		parsed.modules[m] = mod
+		compiled.modules[m] = mod
 	}
-	k, err := emu.Compile(mod, entry)
-	require.NoError(t, err)
-	return k
+	require.NotNil(t, mod[entry], entry)
+	return mod[entry]
+}
+
+// runOn runs a launch on an arena.
+func (a *arena) runOn(p *ptxvm.Program, grid, block int, params []byte) error {
+	_, err := ptxvm.Run(ptxvm.Launch{Program: p, Grid: [3]uint32{uint32(grid)}, Block: [3]uint32{uint32(block)}, Params: params}, a)
+	return err
+}
+
+// foldOn runs a fold on the arena and compares everything that it holds then.
+func (a *arena) foldOn(p *ptxvm.Program, c *foldCase, grid, block int) error {
+	dev, host := bytes.Clone(a.dev[:a.devN]), bytes.Clone(a.host[:a.hostN])
+	if err := a.runOn(p, grid, block, c.f.Append(nil)); err != nil {
+		return err
+	}
+	if err := c.compare(); err != nil {
+		return err
+	}
+	copy(c.dst, dev[c.f.Dst-a.devAt:])
+	if !bytes.Equal(dev, a.dev[:a.devN]) || !bytes.Equal(host, a.host[:a.hostN]) {
+		return errors.New("wrote outside of the destination")
+	}
+	return nil
 }
 
 // newArena is memory for cases of up to count elements, filled with the guard's
@@ -81,15 +102,8 @@ func TestEmbeddedFold(t *testing.T) {
 						if count == 4096 && (i+int(op))%5 != 0 {
 							continue // long ones are slow here
 						}
-						paint(a.dev)
-						paint(a.host)
-						name := fmt.Sprintf("%s, %d elements, %s", entry, count, s.name)
 						c := a.newFold(typ, op, count, s, true, r)
-						before, host := bytes.Clone(a.dev), bytes.Clone(a.host)
-						require.NoError(t, k.Run(2, threads, c.f.Append(nil), a), name)
-						c.check(t, name)
-						copy(c.dst, before[c.f.Dst-a.devAt:])
-						require.True(t, bytes.Equal(before, a.dev) && bytes.Equal(host, a.host), "%s: wrote outside of the destination", name)
+						require.NoError(t, a.foldOn(k, c, 2, threads), "%s, %d elements, %s", entry, count, s.name)
 					}
 				}
 			})
@@ -110,8 +124,7 @@ func TestEmbeddedFoldGrids(t *testing.T) {
 		for _, g := range [][2]int{{1, 1}, {1, 32}, {7, 3}, {4, 512}} {
 			for _, s := range shapes(typ) {
 				c := a.newFold(typ, dtype.Sum, 333, s, false, r)
-				require.NoError(t, k.Run(g[0], g[1], c.f.Append(nil), a))
-				c.check(t, fmt.Sprint(typ, g, s.name))
+				require.NoError(t, a.foldOn(k, c, g[0], g[1]), "%v %v %s", typ, g, s.name)
 			}
 		}
 	}
@@ -119,7 +132,7 @@ func TestEmbeddedFoldGrids(t *testing.T) {
 
 // copyCase lays out a copy of n bytes and returns its parameters and slices.
 func (a *arena) newCopy(n, dstOff, srcOff int, fromHost, toHost bool, r *rand.Rand) (c kernel.Copy, dst, src []byte) {
-	a.devN, a.hostN = 0, 0
+	a.reset()
 	c.Bytes = uint64(n)
 	c.Src, src = a.place(n, srcOff, fromHost)
 	c.Dst, dst = a.place(n, dstOff, toHost)
@@ -127,20 +140,33 @@ func (a *arena) newCopy(n, dstOff, srcOff int, fromHost, toHost bool, r *rand.Ra
 	return c, dst, src
 }
 
+// copyOn runs a copy on the arena, as foldOn does a fold.
+func (a *arena) copyOn(p *ptxvm.Program, n int, off [2]int, r *rand.Rand) error {
+	c, dst, src := a.newCopy(n, off[0], off[1], true, false, r)
+	a.unwritten(c.Dst)
+	dev, host := bytes.Clone(a.dev[:a.devN]), bytes.Clone(a.host[:a.hostN])
+	if err := a.runOn(p, 2, 40, c.Append(nil)); err != nil {
+		return err
+	}
+	if !bytes.Equal(src, dst) {
+		return errors.New("other bytes")
+	}
+	copy(dst, dev[c.Dst-a.devAt:])
+	if !bytes.Equal(dev, a.dev[:a.devN]) || !bytes.Equal(host, a.host[:a.hostN]) {
+		return errors.New("wrote outside of the destination")
+	}
+	return nil
+}
+
+var copyOffsets = [][2]int{{0, 0}, {1, 1}, {15, 15}, {8, 0}, {3, 11}, {4, 0}, {1, 5}, {2, 0}, {1, 3}, {0, 1}, {5, 2}}
+
 func TestEmbeddedCopy(t *testing.T) {
-	k := compileEmbedded(t, kernel.CopyModule(), kernel.CopyEntry)
+	p := compileEmbedded(t, kernel.CopyModule(), kernel.CopyEntry)
 	r := rand.New(rand.NewPCG(3, 4))
-	for _, n := range []int{0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 255, 4096, 4099} {
-		a := newArena(n)
-		for _, off := range [][2]int{{0, 0}, {1, 1}, {15, 15}, {8, 0}, {3, 11}, {4, 0}, {1, 5}, {2, 0}, {1, 3}, {0, 1}, {5, 2}} {
-			paint(a.dev)
-			paint(a.host)
-			c, dst, src := a.newCopy(n, off[0], off[1], true, false, r)
-			before, host := bytes.Clone(a.dev), bytes.Clone(a.host)
-			require.NoError(t, k.Run(2, 40, c.Append(nil), a))
-			require.True(t, bytes.Equal(src, dst), "%d bytes, offsets %v", n, off)
-			copy(dst, before[c.Dst-a.devAt:])
-			require.True(t, bytes.Equal(before, a.dev) && bytes.Equal(host, a.host), "%d bytes, offsets %v: wrote outside", n, off)
+	for _, n := range []int{0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 255, 4096, 4099, 64 << 10} {
+		a := newArena(n/8 + 2)
+		for _, off := range copyOffsets {
+			require.NoError(t, a.copyOn(p, n, off, r), "%d bytes, offsets %v", n, off)
 		}
 	}
 }
