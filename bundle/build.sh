@@ -6,7 +6,7 @@
 #
 #   tar xzf bundle.tar.gz && gpu/run.sh OUT
 #
-# Layout of the archive: gpu/run.sh, gpu/gp, gpu/packages (one package folder a
+# Layout of the archive: gpu/run.sh, gpu/gp, gpu/multi (bench/multi), gpu/packages (one package folder a
 # line) and gpu/tree, a copy of the sources, which some tests read, with the test
 # binary `run.test` in each package's folder. It runs there, as it would under
 # `go test`.
@@ -20,11 +20,11 @@ work=$(mktemp -d "$out/work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 stage=$work/gpu
 
-# Not for the host, beside what cannot reach a driver: commands, examples and checkers, the test of the layering,
+# Not for the host, beside what cannot reach a driver: commands, benchmarks, examples and checkers, the test of the layering,
 # which asks the go command, and what only serves the build or other tests.
 skip() {
     case $1 in
-    . | cmd/* | examples/* | tools/* | internal/arch | internal/testenv | ptx/internal/genptx | internal/ptxvm/isa) return 0 ;;
+    . | cmd/* | bench/* | examples/* | tools/* | internal/arch | internal/testenv | ptx/internal/genptx | internal/ptxvm/isa) return 0 ;;
     esac
     return 1
 }
@@ -37,6 +37,7 @@ git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' 
     [[ ! -e $f ]] || printf '%s\0' "$f"
 done | xargs -0 cp --parents -t "$stage/tree"
 go build "${flags[@]}" -o "$stage/gp" ./cmd/gp
+go build "${flags[@]}" -o "$stage/multi" ./bench/multi
 install -m 755 bundle/run.sh "$stage/run.sh"
 git rev-parse --short=12 HEAD >"$stage/commit" 2>/dev/null || echo unknown >"$stage/commit"
 if [[ -n $(git status --porcelain 2>/dev/null) ]]; then

@@ -5,7 +5,9 @@
 #
 # The command's selftest with cold and with warm caches, every test binary, the
 # call benchmarks, and the command's own: links, copies, and copies in turn with
-# the peers in C++ and PyTorch where nvcc and torch are there. Leaves at most eight files in OUT:
+# the peers in C++ and PyTorch where nvcc and torch are there. Where there are two
+# GPUs or more also what takes several: copies and collectives by algorithm, P2P
+# denied, beside the driver's staging and NCCL. Leaves at most eight files in OUT:
 #
 #   summary.txt          what failed first, then what ran
 #   tests.log[.gz]       the test binaries' and the selftests' output
@@ -14,8 +16,8 @@
 #   measured.json        the record to keep: machine, date, commit, command, how
 #                        each package ended, what was skipped and why, the
 #                        benchmarks, the selftest with warm caches, the probe's
-#                        report, the command's benchmarks, and what the measuring
-#                        tests wrote, by file name
+#                        report, the command's benchmarks, those of several GPUs
+#                        ("multi"), and what the measuring tests wrote, by file name
 #   probe-facts.json     what the probe read, serial numbers and UUIDs masked
 #   skipped.txt          each skipped test with its reason
 #   bench.txt            benchmarks of the driver calls, and the command's as text
@@ -25,8 +27,12 @@
 #   GP_BUNDLE_LIMIT    seconds a test binary may take (default 150)
 #   GP_BUNDLE_BYTES    --bytes of the selftest (default 64MiB)
 #   GP_BUNDLE_ONLY     only packages whose folder matches this bash pattern; the
-#                      command's benchmarks are bench/link, bench/copy, bench/peers
+#                      command's benchmarks are bench/link, bench/copy, bench/peers,
+#                      and what takes several GPUs is multi
 #   GP_BUNDLE_TIME     seconds after which one of those stops (default 60)
+#   GP_MULTI_TIME      seconds in which multi must end (default 90, and 30 a GPU); it
+#                      also decides which sizes are measured, and how much of NCCL
+#   GP_MULTI_MOST      bytes of multi's largest size (default: 1 GiB)
 #   GP_BUNDLE_BENCH    packages whose benchmarks run (default "cuda internal/libcuda")
 set -uo pipefail
 export LC_ALL=C
@@ -206,6 +212,34 @@ find_peers() {
     fi
 }
 
+# What takes several GPUs. It ends in time by itself; the limit is for when it
+# does not.
+gpu_count() { timeout 30 nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | wc -l; }
+multi() {
+    local at rc n=$1 seconds
+    seconds=${GP_MULTI_TIME:-$((90 + 30 * n))}
+    local args=(-gp "$here/gp" -peers "$here/tree/bench/multi" -gpus "$n" -time "${seconds}s" -save "$tmp/multi.json")
+    [[ -z ${GP_MULTI_MOST-} ]] || args+=(-most "$GP_MULTI_MOST")
+    at=$(now)
+    timeout -k 15 $((seconds + 30)) "$here/multi" "${args[@]}" >"$tmp/one.log" 2>&1
+    rc=$?
+    {
+        echo "##### multi, $n GPUs (exit $rc)"
+        cat "$tmp/one.log"
+    } >>"$out/bench.txt"
+    ((rc == 0)) || failed+=("multi: exit $rc: $(tail -n 1 "$tmp/one.log")")
+    say "$(printf 'multi %-27s exit %d  %4d s' "$n GPUs" "$rc" $(($(now) - at)))"
+}
+# shellcheck disable=SC2053 # a pattern is meant
+if [[ multi == $only ]]; then
+    n=$(gpu_count)
+    if ((n >= 2)) || [[ $only == multi ]]; then
+        multi "$n"
+    else
+        echo "multi all: $n GPU here, and it takes two" >>"$out/skipped.txt"
+    fi
+fi
+
 # The probe's exit code says what it judged; only a broken driver is a failure
 # here, and the selftest would have met it.
 at=$(now)
@@ -243,7 +277,7 @@ driver() { timeout 30 nvidia-smi --query-gpu=driver_version --format=csv,noheade
     printf '"runs": %s,\n' "$(printf '%s\n' "${lines[@]}" | json_lines)"
     printf '"skipped": %s,\n' "$(json_lines <"$out/skipped.txt")"
     printf '"benchmarks": %s,\n' "$(grep ^Benchmark "$out/bench.txt" | json_lines)"
-    for name in selftest-warm probe bench-link bench-copy bench-peers; do
+    for name in selftest-warm probe bench-link bench-copy bench-peers multi; do
         f=$tmp/$name.json
         printf '"%s": ' "$name"
         if [[ -s $f ]]; then cat "$f"; else echo null; fi
