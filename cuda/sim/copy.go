@@ -72,6 +72,7 @@ func (m *Machine) copy(s *stream, dst, src span, f shape) api.Code {
 		}
 		for i := range f.height {
 			copy(to[i*f.dstPitch:][:f.width], from[i*f.srcPitch:][:f.width])
+			dst.wrote(i*f.dstPitch, f.width)
 		}
 		return api.Success
 	}
@@ -319,6 +320,7 @@ func (s seam) fill(dst api.Ptr, word []byte, n uint64, h api.Stream) api.Code {
 		for i := copy(b, word); i < len(b); i *= 2 {
 			copy(b[i:], b[:i])
 		}
+		d.wrote(0, bytes)
 		return api.Success
 	}})
 	m.touched(m.watch.toucher(st, func() string { return fmt.Sprintf("fill of %d bytes", bytes) }), d, bytes, true)

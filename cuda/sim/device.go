@@ -102,9 +102,12 @@ func (s seam) DriverGetVersion() (int, api.Code) {
 
 func (s seam) GetErrorName(c api.Code) string { return "" }
 
-// GetErrorString is the race for the code that stands for one, and leaves all
-// else to who asks.
+// GetErrorString is the race for the code that stands for one, a fault of an
+// interpreted kernel for its code, and leaves all else to who asks.
 func (s seam) GetErrorString(c api.Code) string {
+	if err := s.m.KernelFault(); err != nil && fault(err) == c {
+		return err.Error()
+	}
 	if c == raceCode {
 		if err := s.m.Race(); err != nil {
 			return err.Error()

@@ -88,11 +88,11 @@ func (m *Machine) launch(st *stream, f *function, l *api.Launch, params []byte, 
 	m.line.gangs.gaveUp = m.flush
 	v := view{m: m, g: g}
 	x, t, ok := kernel.ParseCoop(f.name, params)
-	coop := f.k.coop(params)
+	coop := f.coops(l, params)
 	if !ok {
 		m.enqueue(st, &node{work: w, run: func() api.Code {
 			_, _, err := coop.Step(v)
-			return fault(err)
+			return m.fail(err)
 		}})
 		return st.ctx.fault
 	}
@@ -274,7 +274,7 @@ func (m *Machine) tryStep(k *member) (ended bool, code api.Code) {
 		all.stamp++
 	}
 	k.tried = all.stamp
-	return done || err != nil, fault(err)
+	return done || err != nil, m.fail(err)
 }
 
 // stuck tells whether a stream's next command is a member whose last step found
@@ -304,7 +304,7 @@ func (m *Machine) yield() {
 	if k.gaveUp == kernel.StatusNone {
 		k.gaveUp = kernel.StatusTimedOut
 	}
-	m.retire(front, fault(k.coop.GiveUp(k.v, k.gaveUp)))
+	m.retire(front, m.fail(k.coop.GiveUp(k.v, k.gaveUp)))
 }
 
 // An order is how the exchanges over the same areas follow each other, for a

@@ -36,7 +36,7 @@
 //
 // The per-thread default stream, arrays, managed memory, several processes, and
 // CUBIN: a kernel is known by the entry points of its PTX, and runs as a Go
-// function.
+// function, or with Interpret as what its PTX says.
 package sim
 
 import (
@@ -88,6 +88,7 @@ type Machine struct {
 	leaks    []string                   // what died with its context
 	watch    *watch                     // nil if it does not look for races
 	race     *RaceError
+	broke    error      // of the first interpreted kernel that failed
 	gates    int        // GPUs that stall
 	opened   *sync.Cond // one of them goes on
 }
@@ -99,6 +100,7 @@ type options struct {
 	equalHost    bool
 	watch        bool
 	watchThreads bool
+	interpret    bool
 	peer         peerFault
 }
 

@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/ptxvm"
 )
 
 // Device addresses are never an address of this process: they lie above 2^49,
@@ -52,8 +53,10 @@ type alloc struct {
 
 	shadow shadow // who touched it, if the machine watches
 
-	g   *gpu   // of device memory
-	buf []byte // of device memory, when first touched
+	g       *gpu           // of device memory
+	buf     []byte         // of device memory, when first touched
+	tracked bool           // its bytes are marked when written
+	written *ptxvm.Written // those, of a buffer that is tracked
 
 	mirrors map[*gpu][]byte // of device memory, where peers see another: see PeerMirror
 
@@ -84,6 +87,9 @@ func (a *alloc) bytes() []byte {
 		a.buf = make([]byte, a.n)
 		for i := range a.buf[:min(a.n, poisonBytes)] {
 			a.buf[i] = poison
+		}
+		if a.tracked {
+			a.written = ptxvm.NewWritten(a.n)
 		}
 	}
 	return a.buf
@@ -223,7 +229,7 @@ func (s seam) MemAlloc(n uint64) (api.Ptr, api.Code) {
 	case n > c.g.spec.MemoryBytes-c.g.used:
 		return 0, api.OutOfMemory
 	}
-	a := &alloc{base: newAddress(n), n: n, ctx: c, g: c.g, site: m.site()}
+	a := &alloc{base: newAddress(n), n: n, ctx: c, g: c.g, site: m.site(), tracked: m.options.interpret}
 	m.insert(a)
 	return a.base, api.Success
 }

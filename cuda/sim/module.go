@@ -13,6 +13,7 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
+	"github.com/geforce-p2p/geforce-p2p/internal/ptxvm"
 )
 
 // Memory is what a kernel sees of its GPU's address space.
@@ -55,11 +56,16 @@ func RegisterKernel(entry string, k Kernel) {
 	kernels[entry] = k
 }
 
-func findKernel(entry string) (Kernel, bool) {
+// registered is a kernel that RegisterKernel made known.
+func registered(entry string) (Kernel, bool) {
 	kernelsMu.RLock()
+	defer kernelsMu.RUnlock()
 	k, ok := kernels[entry]
-	kernelsMu.RUnlock()
-	if ok {
+	return k, ok
+}
+
+func findKernel(entry string) (Kernel, bool) {
+	if k, ok := registered(entry); ok {
 		return k, true
 	}
 	if c, ok := kernel.CoopTwin(entry); ok {
@@ -126,6 +132,7 @@ type function struct {
 	mod    *module
 	params int // bytes that the PTX declares
 	k      Kernel
+	prog   *ptxvm.Program // if the machine interprets it
 }
 
 var (
@@ -195,10 +202,15 @@ func (m *Machine) load(c *context, image []byte) (*module, api.Code, string) {
 	for _, e := range ptxEntry.FindAllSubmatch(text, -1) {
 		name := string(e[1])
 		k, ok := findKernel(name)
-		if !ok {
+		if !ok && !m.options.interpret {
 			return nil, api.InvalidPTX, fmt.Sprintf("sim: no Go function stands for entry %s", name)
 		}
 		mod.entry[name] = &function{h: api.Function(newHandle()), name: name, mod: mod, params: paramBytes(string(e[2])), k: k}
+	}
+	if m.options.interpret {
+		if err := m.interpreted(mod, string(image[:len(image)-1])); err != nil {
+			return nil, api.InvalidPTX, err.Error()
+		}
 	}
 	return mod, api.Success, ""
 }
@@ -325,7 +337,8 @@ func (s seam) LaunchKernel(h api.Function, l *api.Launch) api.Code {
 	}
 	m.cost(&w, g, f, params)
 	v := view{m: m, g: g}
-	m.enqueue(st, &node{work: w, run: func() api.Code { return fault(f.k.Run(params, v)) }})
+	run := f.runs(l, params)
+	m.enqueue(st, &node{work: w, run: func() api.Code { return m.fail(run(v)) }})
 	if t := m.watch.toucher(st, func() string { return "kernel " + f.name }); t != nil && f.k.Touches == nil {
 		v.late = t
 	} else if t != nil {
@@ -377,6 +390,7 @@ func (v view) Bytes(addr, n uint64) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %#x is memory of GPU %d", errUnreachable, addr, at.ordinal)
 	}
 	v.m.touched(v.late, s, n, true)
+	s.wrote(0, n)
 	return v.m.reach(v.g, s, n), nil
 }
 
@@ -387,7 +401,7 @@ func fault(err error) api.Code {
 		return api.Success
 	case errors.Is(err, kernel.ErrMisaligned):
 		return api.MisalignedAddress
-	case errors.Is(err, errUnreachable):
+	case errors.Is(err, errUnreachable), errors.Is(err, ptxvm.ErrBounds):
 		return api.IllegalAddress
 	}
 	return api.LaunchFailed

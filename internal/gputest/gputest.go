@@ -48,7 +48,19 @@ func absent(err error) bool {
 // failed already, and so do races: see sim.Watch.
 func Sim(t testing.TB, machine string) *cuda.Driver {
 	t.Helper()
-	m, err := sim.Open(machine, sim.Watch(), sim.KeepSites())
+	return simulated(t, machine)
+}
+
+// Interpreted is Sim on a machine that runs the PTX which is loaded into it: see
+// sim.Interpret.
+func Interpreted(t testing.TB, machine string) *cuda.Driver {
+	t.Helper()
+	return simulated(t, machine, sim.Interpret())
+}
+
+func simulated(t testing.TB, machine string, opts ...sim.Option) *cuda.Driver {
+	t.Helper()
+	m, err := sim.Open(machine, append(opts, sim.Watch(), sim.KeepSites())...)
 	if err != nil {
 		t.Fatalf("simulated machine %s: %v", machine, err)
 	}
