@@ -468,7 +468,7 @@ func kernelKind(c *call, alg Algorithm, bytes uint64) kernel.Kind {
 
 // maxLL is the bytes up to which words that carry their own flags beat data and
 // a flag behind it, in spite of twice the traffic.
-const maxLL = 96 << 10
+const maxLL = 32 << 10
 
 // choose takes the algorithm that is asked for, or the one that the cost model
 // has for the fastest. The group's lock is held.

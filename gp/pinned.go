@@ -37,7 +37,7 @@ const minRing = 1 << 20
 // other exchange data. It never holds anything else. Of a small budget there is
 // none.
 const (
-	maxArea     = 6 << 20
+	maxArea     = 4 << 20
 	areaOf      = 5 // parts, of which the area is one
 	minAreaRing = 8 << 20
 )

@@ -175,26 +175,37 @@ func AreaNeed(k Kind, bytes uint64, n int) uint64 {
 // ExchangeShape is the grid and the threads a block for a message of so many
 // bytes among n ranks. All ranks launch the same.
 //
-// In LL words a thread has one unit of a shard, as far as the grid goes. In bulk
-// a block has several rounds, so that a round's writing, folding and gathering
-// keep both directions of the link busy; and as many blocks as keep some 256 KiB
-// of reads under way in a rank, since a thread reads 16 bytes of each peer at once.
+// The shapes are the best of a sweep on an H200 (exchange in docs/measured). Where
+// many ranks wait, fewer blocks are better than a thread for each unit: what
+// polls takes the link from what it waits for. All ranks' blocks fit one GPU of
+// a hundred multiprocessors, for ranks that share it.
 func ExchangeShape(k Kind, bytes uint64, n int) (blocks, threads uint32) {
 	units := (bytes + k.unitBytes() - 1) / k.unitBytes()
-	most, rounds := uint64(16), uint64(1)
+	most, per := min(uint64(8), 96/uint64(max(n, 1))), uint64(1) // units a thread
 	switch k {
 	case Handshake:
 		units = MaxInputs // a thread waits for a peer
+	case OneShot, Gather:
+		if n >= 4 {
+			per = 2
+		}
 	case TwoShotLL:
 		units = (units + uint64(n) - 1) / uint64(n)
 	case TwoShot:
 		units = (units + uint64(n) - 1) / uint64(n)
-		rounds = 2
-		most = max(2, min(16, 32/uint64(max(n-1, 1))))
+		switch {
+		case n > 4:
+			most = 4
+		case n > 2:
+			most = 10
+		}
+		if n >= 4 {
+			units *= 2 // two blocks where one has enough threads
+		}
 	}
 	// A block of fewer threads is launched sooner.
 	t := min((max(units, 1)+warpThreads-1)/warpThreads*warpThreads, BlockThreads)
-	b := (units + t*rounds - 1) / (t * rounds)
+	b := (units + t*per - 1) / (t * per)
 	return uint32(min(max(b, 1), most)), uint32(t)
 }
 

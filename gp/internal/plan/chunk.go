@@ -80,6 +80,7 @@ func fit(chunk uint64, slots int, bytes, hostBudget, scratchBudget uint64, cost 
 		n := cost(chunk, slots)
 		return (hostBudget == 0 || n.host <= hostBudget) && (scratchBudget == 0 || n.scratch <= scratchBudget)
 	}
+	asked := chunk
 	halve := func() { chunk = max(chunk/2/quantum*quantum, quantum) }
 	for !fits() && chunk > MinChunk {
 		halve()
@@ -89,6 +90,13 @@ func fit(chunk uint64, slots int, bytes, hostBudget, scratchBudget uint64, cost 
 	}
 	for !fits() && chunk > quantum {
 		halve()
+	}
+	// What is left may do for more than half.
+	for half, part := chunk, uint64(15); chunk < asked && part > 8; part-- {
+		if chunk = min(half/8*part/quantum*quantum, asked); fits() {
+			break
+		}
+		chunk = half
 	}
 	n := cost(chunk, slots)
 	if !fits() {

@@ -82,11 +82,15 @@ func Estimate(algorithm, op string, ranks int, bytes uint64, c Costs) (time.Dura
 	seconds := 0.0
 	switch algorithm {
 	case "one_shot":
-		if op != "all_reduce" {
+		// All words carry as many bytes of flags as of data.
+		switch op {
+		case "all_reduce":
+			seconds = n*c.Launch.Seconds() + c.Hop.Seconds() + 2*share*n*s/(c.Rate*c.Kernel)
+		case "all_gather":
+			seconds = n*c.Launch.Seconds() + c.Hop.Seconds() + 2*share*s/(c.Rate*c.Kernel)
+		default:
 			return 0, false
 		}
-		// All words carry as many bytes of flags as of data.
-		seconds = n*c.Launch.Seconds() + c.Hop.Seconds() + 2*share*n*s/(c.Rate*c.Kernel)
 	case "two_shot":
 		if op != "all_reduce" {
 			return 0, false

@@ -31,8 +31,9 @@ func (a *Args) segment(bytes uint64, fill, copies float64) uint64 {
 	if perCopy <= 0 {
 		perCopy = DefaultPerCopy
 	}
-	// A chunk of a copy is one on its way out and one on its way in.
-	cost := perCopy.Seconds() / 2 * copies
+	// What a chunk costs on its way out and what it costs on its way in are at the
+	// same time, each on its direction of the link.
+	cost := perCopy.Seconds() * copies
 	best := math.Sqrt(float64(bytes) * rate * cost / fill)
 	best = max(best, float64(a.Ranks)*enqueue.Seconds()*rate/float64(share))
 	best = min(max(best, minSegment), maxSegment)
