@@ -165,8 +165,11 @@ func (s *stage) leave(rank int) {
 	os.Exit(1)
 }
 
+// eachStage runs f on a simulated machine, on twins and on the PTX itself, and on
+// the hardware by both rungs.
 func eachStage(t *testing.T, f func(t *testing.T, d *cuda.Driver, mode Mode)) {
 	t.Run("sim", func(t *testing.T) { f(t, gputest.Sim(t, "1xh200"), PTX) })
+	t.Run("interpreted", func(t *testing.T) { f(t, interpreted(t, "1xh200"), PTX) })
 	t.Run("gpu ptx", func(t *testing.T) { f(t, gputest.Hardware(t), PTX) })
 	t.Run("gpu nvrtc", func(t *testing.T) { f(t, gputest.Hardware(t), NVRTC) })
 }
@@ -177,7 +180,7 @@ func TestExchange(t *testing.T) {
 		for ni, n := range []int{1, 2, 3, 4, 8, 16} {
 			const most = 17_001 * 8
 			off := []int{0, 8}[ni%2]
-			if slow && n > 3 {
+			if (slow || isInterpreted(d)) && n > 3 {
 				continue
 			}
 			t.Run(fmt.Sprint(n, " ranks"), func(t *testing.T) {
@@ -187,8 +190,11 @@ func TestExchange(t *testing.T) {
 					for ki, k := range reducing {
 						f := s.function(k, typ)
 						for i, count := range []int{1, 7, 1023, 5_000, 17_000} {
-							if slow && count > 2000 || d.Modelled() && count > 2000 && (ti+ki+i+n)%6 != 0 {
+							if (slow || isInterpreted(d)) && count > 2000 || d.Modelled() && count > 2000 && (ti+ki+i+n)%6 != 0 {
 								continue // the twin is slow
+							}
+							if isInterpreted(d) && count > 1000 && (ti+ki+n)%3 != 0 {
+								continue
 							}
 							s.epoch++
 							op := dtype.Ops[(ti+ki+i+n)%5]
@@ -257,6 +263,9 @@ func TestGather(t *testing.T) {
 			f := s.function(kernel.Gather, 0)
 			r := rand.New(rand.NewPCG(uint64(n), 22))
 			for _, count := range []int{1, 8, 9, 4096, 19_999, most} {
+				if isInterpreted(d) && count > 4096 {
+					continue
+				}
 				s.epoch++
 				var want []byte
 				for r2 := range n {
@@ -315,6 +324,7 @@ func TestExchangeEnds(t *testing.T) {
 			}
 			for _, want := range []kernel.StatusCode{kernel.StatusTimedOut, kernel.StatusAborted} {
 				s := newStage(t, d, mode, 4, 40_000, 160_000, 0)
+				s.upload() // the interpreter reads nothing that was not written
 				f := s.function(k, typ)
 				s.epoch++
 				grid, block := kernel.ExchangeShape(k, 40_000, s.n)

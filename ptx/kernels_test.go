@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,10 +105,23 @@ func (b *bench) fold(c *foldCase, name string) []byte {
 	return out
 }
 
-// eachRung runs f on the simulated machine, which takes PTX only, and on the
-// hardware by both rungs.
+// interpreted is a simulated machine that runs PTX itself, which is slow.
+func interpreted(t *testing.T, machine string) *cuda.Driver {
+	d := gputest.Interpreted(t, machine)
+	interpreters.Store(d, true)
+	t.Cleanup(func() { interpreters.Delete(d) })
+	return d
+}
+
+var interpreters sync.Map // *cuda.Driver -> true
+
+func isInterpreted(d *cuda.Driver) bool { _, is := interpreters.Load(d); return is }
+
+// eachRung runs f on the simulated machine, which takes PTX only, on twins and
+// on the PTX itself, and on the hardware by both rungs.
 func eachRung(t *testing.T, f func(t *testing.T, b *bench)) {
 	t.Run("sim", func(t *testing.T) { f(t, newBench(t, gputest.Sim(t, "2x4090"), PTX)) })
+	t.Run("interpreted", func(t *testing.T) { f(t, newBench(t, interpreted(t, "2x4090"), PTX)) })
 	t.Run("gpu ptx", func(t *testing.T) { f(t, newBench(t, gputest.Hardware(t), PTX)) })
 	t.Run("gpu nvrtc", func(t *testing.T) { f(t, newBench(t, gputest.Hardware(t), NVRTC)) })
 }
@@ -123,6 +137,10 @@ func TestFold(t *testing.T) {
 					for _, s := range shapes(typ) {
 						for _, count := range lengths {
 							if slow && count > 17 && b.cc.Driver().Modelled() {
+								continue
+							}
+							// TestEmbeddedFold has them all.
+							if isInterpreted(b.cc.Driver()) && (count != 17 || hosts) {
 								continue
 							}
 							name := fmt.Sprintf("%s, %d elements, %s, host inputs %t", kernel.FoldEntry(typ, op), count, s.name, hosts)
@@ -141,6 +159,9 @@ func TestFoldLong(t *testing.T) {
 		t.Skip("half a gigabyte of folds")
 	}
 	eachRung(t, func(t *testing.T, b *bench) {
+		if isInterpreted(b.cc.Driver()) {
+			t.Skip("millions of elements are too many to interpret")
+		}
 		for _, typ := range dtype.Types {
 			for _, op := range dtype.Ops {
 				r := rand.New(rand.NewPCG(uint64(typ), 100+uint64(op)))
@@ -191,6 +212,9 @@ func TestCopy(t *testing.T) {
 		for _, n := range []int{0, 1, 2, 3, 7, 15, 16, 17, 255, 4096, 4099, longLength} {
 			for _, off := range [][2]int{{0, 0}, {1, 1}, {15, 15}, {8, 0}, {4, 0}, {3, 11}, {2, 0}, {1, 3}, {0, 1}, {5, 2}} {
 				for _, hosts := range [][2]bool{{false, false}, {true, false}, {false, true}} {
+					if isInterpreted(b.cc.Driver()) && n > 255 {
+						continue
+					}
 					c, dst, src := a.newCopy(n, off[0], off[1], hosts[0], hosts[1], r)
 					name := fmt.Sprintf("%d bytes, offsets %v, from host %t, to host %t", n, off, hosts[0], hosts[1])
 					dev, host := b.launch(kernel.CopyModule(), kernel.CopyEntry, uint64(n), c.Append(nil))
