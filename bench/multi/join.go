@@ -80,6 +80,9 @@ func (d *document) joinCopies() {
 		rows[k].Routes[parts[1]] = t
 	}
 	for _, p := range d.Peers {
+		if p.Invalid != "" {
+			continue
+		}
 		for _, r := range p.Rows {
 			k := key{map[string]int{"send": 1, "sendrecv": 2}[r.Op], r.Bytes}
 			if k.ways == 2 && r.Ranks != 2 { // a ring of all
@@ -136,6 +139,9 @@ func (d *document) joinCollectives() {
 		}
 	}
 	for _, p := range d.Peers {
+		if p.Invalid != "" {
+			continue
+		}
 		child, _, _ := strings.Cut(p.Name, "@")
 		for _, r := range p.Rows {
 			row := rows[key{r.Op, r.Ranks, r.Bytes}]

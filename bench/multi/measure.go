@@ -179,14 +179,14 @@ func (c *courseRun) start(ctx context.Context, k *child, r *childReport, limit t
 	out, err := runChild(ctx, limit, env, program, args...)
 	p := peerRun{Name: k.name, Environment: k.env, Rows: []peerRow{}}
 	err = errors.Join(parsePeer(out, &p), err)
-	var failed error
-	if p.Transports, failed = transports(logs); failed == nil && k.denied {
-		failed = onlyShared(p.Transports)
+	count, end, failed := transports(logs)
+	if p.Transports = count; failed == nil && k.denied {
+		failed = onlyShared(count)
 	}
 	if failed != nil {
 		// What did not go through shared memory is no figure of it.
-		c.Notes = append(c.Notes, fmt.Sprintf("%s: its %d figures are left out: %v", k.name, len(p.Rows), failed))
-		p.Rows = []peerRow{}
+		p.Invalid, p.Log = failed.Error(), end
+		c.Notes = append(c.Notes, fmt.Sprintf("%s: no ratio is taken of its %d figures: %v", k.name, len(p.Rows), failed))
 	}
 	c.Peers = append(c.Peers, p)
 	return errors.Join(err, failed)

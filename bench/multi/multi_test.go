@@ -133,7 +133,7 @@ func script(t *testing.T, name, child string) string {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), name)
-	text := fmt.Sprintf("#!/bin/sh\n%s=%s exec %q \"$@\"\n", childVariable, child, self)
+	text := fmt.Sprintf("#!/bin/sh\nGORACE=atexit_sleep_ms=0 %s=%s exec %q \"$@\"\n", childVariable, child, self)
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o777))
 	return file
 }
@@ -218,9 +218,18 @@ func TestOtherTransport(t *testing.T) {
 	t.Setenv("GP_TEST_LIE", "1")
 	k := child{name: byDefault, kind: kindNCCL, args: []string{"--ops", "all_reduce", "--sizes", "8"}, env: denied, ranks: 2, seconds: 1, denied: true}
 	require.ErrorContains(t, c.one(t.Context(), &k), "NCCL went via P2P/CUMEM")
-	require.Empty(t, c.Peers[0].Rows)
-	require.Equal(t, map[string]int{"P2P/CUMEM": 1}, c.Peers[0].Transports)
-	require.Contains(t, c.Notes[0], "1 figures are left out")
+	p := c.Peers[0]
+	require.Equal(t, "NCCL went via P2P/CUMEM", p.Invalid)
+	require.Len(t, p.Rows, 1, "as it came")
+	require.Len(t, p.Log, 1)
+	require.Equal(t, map[string]int{"P2P/CUMEM": 1}, p.Transports)
+	require.Contains(t, c.Notes[0], "no ratio is taken of its 1 figures")
+	bench := child{name: "all_reduce", kind: kindGP, args: []string{"bench", "all_reduce", "--bytes", "8"}, ranks: 2, seconds: 1}
+	require.NoError(t, c.one(t.Context(), &bench))
+	c.join()
+	row := c.row(t, "all_reduce", 8)
+	require.Empty(t, row.NCCL)
+	require.Nil(t, row.OverNCCL)
 	require.ErrorContains(t, onlyShared(map[string]int{}), "does not say")
 	require.NoError(t, onlyShared(map[string]int{"SHM/CE/CE": 4}))
 	require.Error(t, onlyShared(map[string]int{"SHM/direct/direct": 4, "NET/Socket/0": 1}))

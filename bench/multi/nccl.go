@@ -43,6 +43,10 @@ type peerRun struct {
 	CUDA        string         `json:"cuda"`
 	Transports  map[string]int `json:"transports"` // channels, by what NCCL's log calls the transport
 	Rows        []peerRow      `json:"rows"`
+	// Invalid says why the rows are no figures of what the child is for, with the end
+	// of NCCL's log. No ratio is taken of them.
+	Invalid string   `json:"invalid,omitempty"`
+	Log     []string `json:"log,omitempty"`
 }
 
 // parsePeer reads a child's lines.
@@ -78,23 +82,29 @@ func parsePeer(out []byte, r *peerRun) error {
 
 var viaTransport = regexp.MustCompile(`Channel \S+ : .* via (\S+)`)
 
-// transports counts what the logs in a folder say that channels go through.
-func transports(folder string) (map[string]int, error) {
+// logLines is what of a log is kept.
+const logLines = 40
+
+// transports counts what the logs in a folder say that channels go through, and
+// returns the end of one of them.
+func transports(folder string) (count map[string]int, end []string, err error) {
 	names, err := filepath.Glob(filepath.Join(folder, "*"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	count := map[string]int{}
+	count = map[string]int{}
 	for _, name := range names {
 		b, err := os.ReadFile(name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
+		end = strings.Split(strings.TrimSpace(string(b)), "\n")
+		end = end[max(len(end)-logLines, 0):]
 		for _, m := range viaTransport.FindAllSubmatch(b, -1) {
 			count[string(m[1])]++
 		}
 	}
-	return count, nil
+	return count, end, nil
 }
 
 // onlyShared tells whether all channels go through shared memory.

@@ -32,6 +32,7 @@ var allowed = map[string][]string{
 	"examples": {"gp/...", "probe/...", "cuda/..."}, // what a user can import
 
 	"bench/figures": nil,
+	"bench/multi":   nil,
 
 	"gp":                 {"ptx", "cuda", "gp/internal/...", "internal/..."},
 	"gp/lowlevel":        {"gp", "cuda", "gp/internal/...", "internal/..."},
