@@ -30,12 +30,13 @@ type crew struct {
 	control []uint64
 	in, out []uint64
 	epoch   uint64
+	patient time.Duration // how long a kernel waits for its peers
 }
 
 // newCrew lays out n ranks with buffers of so many bytes at In and at Out, off
 // bytes behind a multiple of 256. Device memory has these, host memory the rest.
 func newCrew(t testing.TB, n, most, outBytes, off int, mem *arena) *crew {
-	c := &crew{t: t, n: n, most: most, mem: mem, bytes: crewArea(n, most)}
+	c := &crew{t: t, n: n, most: most, mem: mem, bytes: crewArea(n, most), patient: crewDeadline}
 	mem.reset()
 	for r := range n {
 		in, _ := mem.place(most, off, false)
@@ -71,7 +72,7 @@ func crewArena(n, most, out int) *arena {
 func (c *crew) exchange(k kernel.Kind, op dtype.Op, count int, divisor uint64, r int) kernel.Exchange {
 	return kernel.Exchange{
 		Kind: k, Op: op, In: c.in[r], Out: c.out[r], Count: uint64(count), Divisor: divisor, Rank: uint64(r), N: uint64(c.n),
-		Epoch: c.epoch, DeadlineNs: uint64(crewDeadline), Control: c.control[r], AreaBytes: c.bytes, Area: c.area,
+		Epoch: c.epoch, DeadlineNs: uint64(c.patient), Control: c.control[r], AreaBytes: c.bytes, Area: c.area,
 	}
 }
 
@@ -94,7 +95,7 @@ func (c *crew) together(r *rand.Rand, p *ptxvm.Program, grid, block, missing int
 			ls = append(ls, ptxvm.Launch{Program: p, Grid: [3]uint32{uint32(grid)}, Block: [3]uint32{uint32(block)}, Params: e.Append(nil, typ)})
 		}
 	}
-	_, err := ptxvm.Together(r, c.mem, 2*uint64(crewDeadline), ls...)
+	_, err := ptxvm.Together(r, c.mem, 2*uint64(c.patient), ls...)
 	return err
 }
 

@@ -251,8 +251,8 @@ const turnNs = 200
 const turnSteps = 64
 
 // Together runs launches on one memory as if all their threads ran at once, each
-// launch on a GPU of its own: in turns whose order and lengths rng draws, on
-// memory that is as weak as PTX allows. It returns the instructions that all
+// launch on a GPU of its own: in turns whose order and lengths rng draws, some
+// launches more slowly than others, on memory that is as weak as PTX allows. It returns the instructions that all
 // threads ran together, and fails as Run does, or where the launches do not end
 // within timeNs of %globaltimer.
 func Together(rng *rand.Rand, mem Memory, timeNs uint64, launches ...Launch) (steps uint64, err error) {
@@ -260,6 +260,11 @@ func Together(rng *rand.Rand, mem Memory, timeNs uint64, launches ...Launch) (st
 		r       *run
 		threads []thread
 	}
+	slow := make([]bool, len(launches)) // has a turn where others have four
+	for i := range slow {
+		slow[i] = rng.IntN(2) == 0
+	}
+	turn := make([]bool, len(launches))
 	shared := newWeak()
 	var runs []*run
 	var warps []party
@@ -287,8 +292,15 @@ func Together(rng *rand.Rand, mem Memory, timeNs uint64, launches ...Launch) (st
 	}
 	for now := uint64(0); now < timeNs; now += turnNs {
 		rng.Shuffle(len(warps), func(i, j int) { warps[i], warps[j] = warps[j], warps[i] })
+		for i := range turn {
+			turn[i] = !slow[i] || rng.IntN(4) == 0
+		}
 		left, idle := warps[:0], true
 		for _, w := range warps {
+			if !turn[w.r.launch] {
+				left, idle = append(left, w), false
+				continue
+			}
 			alive := false
 			for i := range w.threads {
 				t := &w.threads[i]
