@@ -8,7 +8,7 @@ GO ?= go
 # What `make soak` repeats, and how often. The property tests draw new cases on
 # every run.
 SOAK_COUNT ?= 50
-SOAK_PACKAGES ?= ./gp/... ./internal/kernel/... ./cuda/sim/...
+SOAK_PACKAGES ?= ./gp/... ./internal/... ./cuda/sim/... ./ptx/...
 
 .PHONY: test ci lint ptx ptx-check gpu-bundle readme-figures soak clean
 
@@ -36,6 +36,7 @@ readme-figures:
 
 soak:
 	FUZZTIME=5m .ci/run fuzz
+	CGO_ENABLED=0 $(GO) test -gcflags='all=-N -l' ./...
 	CGO_ENABLED=1 $(GO) test -race -count=$(SOAK_COUNT) -timeout 6h $(SOAK_PACKAGES)
 
 clean:
