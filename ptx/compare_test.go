@@ -136,7 +136,7 @@ func compareExchanges(t *testing.T, d *cuda.Driver, counts func(size int) []int)
 					x := s.exchange(k, op, count, 0, rank)
 					params := x.Append(nil, typ)
 					s.launch(f, grid, block, rank, params)
-					members = append(members, ptxvm.Member(ptxvm.Launch{Program: p, Grid: [3]uint32{grid}, Block: [3]uint32{block}, Params: params}, x.DeadlineNs))
+					members = append(members, ptxvm.NewMember(ptxvm.Launch{Program: p, Grid: [3]uint32{grid}, Block: [3]uint32{block}, Params: params}, x.DeadlineNs))
 				}
 				s.wait()
 				s.download()

@@ -105,7 +105,7 @@ func (f *function) coops(l *api.Launch, params []byte) kernel.Coop {
 	if f.prog == nil || !ok {
 		return f.k.coop(params)
 	}
-	return ptxvm.Member(f.launch(l, params), x.DeadlineNs)
+	return ptxvm.NewMember(f.launch(l, params), x.DeadlineNs)
 }
 
 // Region makes a view what programs reach: whole allocations.

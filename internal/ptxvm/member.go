@@ -8,9 +8,9 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
-// A member is a launch that runs in steps, on memory that all see alike: a
-// kernel.Coop.
-type member struct {
+// A Member is a launch that runs in steps, on memory that all see alike: a
+// kernel.Coop. See NewMember.
+type Member struct {
 	l        Launch
 	deadline uint64
 	r        *run
@@ -18,19 +18,25 @@ type member struct {
 	err      error
 }
 
-// Member is a launch of a kernel that waits for what others write, as the twins
+// NewMember is a launch of a kernel that waits for what others write, as the twins
 // of such kernels are: a step goes on until all its threads wait, and the Memory
 // of a step must be one of this package too. %globaltimer stands still while it
 // waits in steps. To give up, the kernel finds that some LookNs have passed, or
 // its deadline, and does then what it does.
 //
 // All blocks run at once, so their registers are held until the end.
-func Member(l Launch, deadlineNs uint64) kernel.Coop {
-	return &member{l: l, deadline: deadlineNs}
+func NewMember(l Launch, deadlineNs uint64) *Member { return &Member{l: l, deadline: deadlineNs} }
+
+// Steps is the instructions that all its threads have run together.
+func (k *Member) Steps() uint64 {
+	if k.r == nil {
+		return 0
+	}
+	return k.r.steps
 }
 
 // enter makes ready what Step and GiveUp run.
-func (k *member) enter(m kernel.Memory) error {
+func (k *Member) enter(m kernel.Memory) error {
 	if k.err != nil {
 		return k.err
 	}
@@ -54,7 +60,8 @@ func (k *member) enter(m kernel.Memory) error {
 	return nil
 }
 
-func (k *member) Step(m kernel.Memory) (done, moved bool, err error) {
+// Step is kernel.Coop's.
+func (k *Member) Step(m kernel.Memory) (done, moved bool, err error) {
 	if err := k.enter(m); err != nil {
 		return false, false, err
 	}
@@ -62,7 +69,7 @@ func (k *member) Step(m kernel.Memory) (done, moved bool, err error) {
 }
 
 // run goes on until all threads wait, or have ended.
-func (k *member) run() (done, moved bool, err error) {
+func (k *Member) run() (done, moved bool, err error) {
 	for {
 		k.r.moved = false
 		busy, left := false, k.blocks[:0]
@@ -86,7 +93,8 @@ func (k *member) run() (done, moved bool, err error) {
 	}
 }
 
-func (k *member) GiveUp(m kernel.Memory, c kernel.StatusCode) error {
+// GiveUp is kernel.Coop's.
+func (k *Member) GiveUp(m kernel.Memory, c kernel.StatusCode) error {
 	if err := k.enter(m); err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@
 // simulator does: memory is as all threads wrote it, one after another. Together
 // runs several launches at once, whose threads wait for each other, in turns
 // that a generator draws and on memory that is as weak as PTX allows: see weak.
-// Member is such a launch in steps.
+// A Member is such a launch in steps.
 //
 // What would be a fault, or garbage, on a GPU ends a run with a *Fault, which
 // names kernel, block, thread and line: memory that is not there, or that
