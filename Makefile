@@ -10,7 +10,7 @@ GO ?= go
 SOAK_COUNT ?= 50
 SOAK_PACKAGES ?= ./gp/... ./internal/... ./cuda/sim/... ./ptx/...
 
-.PHONY: test ci lint ptx ptx-check gpu-bundle readme-figures soak clean
+.PHONY: test ci lint ptx ptx-check gpu-bundle release readme-figures soak clean
 
 test:
 	CGO_ENABLED=0 $(GO) test ./...
@@ -29,6 +29,10 @@ ptx-check:
 
 gpu-bundle:
 	bundle/build.sh
+
+# build/release: an archive for each platform, and SHA256SUMS.
+release:
+	$(GO) -C tools run ./release -root .. -out ../build/release
 
 # The README's table of measured figures, from the records of docs/measured.
 readme-figures:

@@ -47,7 +47,7 @@ type command struct {
 }
 
 // commands in the order in which help lists them.
-var commands = []*command{selftestCommand, probeCommand, benchCommand, simCommand}
+var commands = []*command{selftestCommand, probeCommand, benchCommand, simCommand, versionCommand}
 
 // usageError is a call that cannot be right: exit 2.
 type usageError struct{ error }
@@ -82,6 +82,8 @@ func (e *environment) dispatch(ctx context.Context, args []string) int {
 	switch name {
 	case "help", "-h", "-help", "--help":
 		return e.help(args)
+	case "-version", "--version":
+		name = versionCommand.name
 	}
 	c := find(name)
 	if c == nil {
@@ -187,6 +189,11 @@ func (c *command) help(w io.Writer, fl *flag.FlagSet) {
 		for _, k := range c.kinds {
 			fmt.Fprintf(w, "  %-12s %s\n", k.name, k.synopsis)
 		}
+		return
+	}
+	flags := 0
+	fl.VisitAll(func(*flag.Flag) { flags++ })
+	if flags == 0 {
 		return
 	}
 	fmt.Fprint(w, "Flags:\n")

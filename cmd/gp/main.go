@@ -6,6 +6,7 @@
 //	gp probe        say for every pair of GPUs why P2P is off, and what would turn it on
 //	gp bench        measure links and copies, verified, with the ceilings of the same run
 //	gp sim          list the simulated machines, or show what one is made of
+//	gp version      say which version and commit this is
 //	gp help [NAME]  what a subcommand does and takes
 //
 // It exits 0 if all went well, 1 if something failed and 2 if it was called
