@@ -66,14 +66,21 @@ func compilePTX(text string) (map[string]*ptxvm.Program, error) {
 // interpreted makes a module's functions run their PTX, but for those that tests
 // made known.
 func (m *Machine) interpreted(mod *module, text string) error {
+	var ours []string
+	for name := range mod.entry {
+		if _, ok := registered(name); !ok {
+			ours = append(ours, name)
+		}
+	}
+	if len(ours) == 0 {
+		return nil
+	}
 	ps, err := compilePTX(text)
 	if err != nil {
 		return err
 	}
-	for name, f := range mod.entry {
-		if _, ok := registered(name); ok {
-			continue
-		}
+	for _, name := range ours {
+		f := mod.entry[name]
 		if f.prog = ps[name]; f.prog == nil {
 			return fmt.Errorf("sim: no code for entry %s", name)
 		}
