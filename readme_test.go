@@ -3,55 +3,81 @@
 package geforcep2p
 
 import (
-	"fmt"
+	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 )
 
-// The README's program is built by the README's recipe: a module of its own that
-// points here with replace, and go mod tidy. It needs nothing that this module's
-// own tests do not.
-func TestReadmeExample(t *testing.T) {
-	if testenv.Race || !testenv.Optimized() {
-		t.Skip("another build of the test changes nothing about the README")
-	}
-	if _, err := exec.LookPath("go"); err != nil {
-		t.Skip("no go command")
-	}
-	readme, err := os.ReadFile("README.md")
+func readme(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("README.md")
 	require.NoError(t, err)
-	examples := regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindAllSubmatch(readme, -1)
-	require.NotEmpty(t, examples)
-	recipe := regexp.MustCompile(`(?m)^    (require github\.com/geforce-p2p/geforce-p2p \S+)$`).FindSubmatch(readme)
-	require.NotNil(t, recipe)
+	return string(b)
+}
+
+// TestReadmeExample follows the README: its commands make a module beside a
+// checkout, its program goes in, is tidied and run, and prints what the README says.
+func TestReadmeExample(t *testing.T) {
+	text := readme(t)
+	program := regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindStringSubmatch(text)
+	require.Len(t, program, 2)
+	said := regexp.MustCompile("(?m)^It prints `([^`]+)` and `([^`]+)`").FindStringSubmatch(text)
+	require.Len(t, said, 3)
 	root, err := os.Getwd()
 	require.NoError(t, err)
-	mod, err := os.ReadFile("go.mod")
-	require.NoError(t, err)
-	goLine := regexp.MustCompile(`(?m)^go (\S+)$`).FindSubmatch(mod)
-	require.NotNil(t, goLine)
-	for i, e := range examples {
-		dir := t.TempDir()
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), e[1], 0o600))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), fmt.Appendf(nil,
-			"module example\n\ngo %s\n\n%s\n\nreplace github.com/geforce-p2p/geforce-p2p => %s\n", goLine[1], recipe[1], root), 0o600))
-		for _, args := range [][]string{{"mod", "tidy"}, {"build", "-o", os.DevNull, "."}} {
-			cmd := exec.Command("go", args...)
-			cmd.Dir = dir
-			// What the tests of this module were built from is all there is.
-			cmd.Env = append(os.Environ(), "GOPROXY=off", "GOSUMDB=off", "GOFLAGS=", "GOWORK=off")
-			out, err := cmd.CombinedOutput()
-			require.NoError(t, err, "example %d: go %v: %s", i, args, out)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program[1]), 0o600))
+	var ran []string
+	for _, m := range regexp.MustCompile(`(?m)^    go (.+?)(?: +#.*)?$`).FindAllStringSubmatch(section(t, text, "Use it"), -1) {
+		args := strings.Fields(strings.ReplaceAll(m[1], "=../geforce-p2p", "="+root))
+		out := goCommand(t, dir, nil, args...)
+		if ran = append(ran, args[0]); args[0] == "run" {
+			require.Equal(t, said[1]+"\n"+said[2]+"\n", out)
 		}
-		sum, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		require.NoError(t, err)
-		require.NotContains(t, string(sum), "testify", "an importer gets no test library")
 	}
+	require.Equal(t, []string{"mod", "mod", "mod", "run"}, ran)
+}
+
+// section is the text below a heading, to the next one.
+func section(t *testing.T, text, heading string) string {
+	t.Helper()
+	_, below, ok := strings.Cut(text, "\n## "+heading+"\n")
+	require.True(t, ok, heading)
+	below, _, _ = strings.Cut(below, "\n## ")
+	return below
+}
+
+// TestReadmeEnvironment: the table names each variable that the library reads, and
+// none that it does not.
+func TestReadmeEnvironment(t *testing.T) {
+	read := map[string]bool{}
+	name := regexp.MustCompile(`"(GP_[A-Z0-9_]+)"`)
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (path == "build" || path == "bench" || path == "cmd" || len(path) > 1 && strings.HasPrefix(d.Name(), ".")):
+			return fs.SkipDir
+		case filepath.Ext(path) == ".go" && !strings.HasSuffix(path, "_test.go"):
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for _, m := range name.FindAllSubmatch(b, -1) {
+				read[string(m[1])] = true
+			}
+		}
+		return nil
+	}))
+	table := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(GP_[A-Z0-9_]+)` \\|").FindAllStringSubmatch(readme(t), -1) {
+		table[m[1]] = true
+	}
+	require.NotEmpty(t, table)
+	require.Equal(t, read, table)
 }
