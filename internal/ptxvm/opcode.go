@@ -13,7 +13,7 @@ import (
 type opcode uint16
 
 const (
-	opBad opcode = iota
+	_ opcode = iota // none
 
 	// Control.
 	opBra       // to n
