@@ -8,9 +8,9 @@ GO ?= go
 # What `make soak` repeats, and how often. The property tests draw new cases on
 # every run.
 SOAK_COUNT ?= 50
-SOAK_PACKAGES ?= ./gp/... ./internal/... ./cuda/sim/... ./ptx/...
+SOAK_PACKAGES ?= ./gp/... ./internal/... ./cuda/sim/... ./ptx/... ./cmd/gp
 
-.PHONY: test ci lint ptx ptx-check gpu-bundle release readme-figures soak clean
+.PHONY: test ci lint cross ptx ptx-check gpu-bundle release readme-figures soak clean
 
 test:
 	CGO_ENABLED=0 $(GO) test ./...
@@ -27,6 +27,10 @@ ptx:
 ptx-check:
 	$(GO) run ./ptx/internal/genptx -check
 
+# The tests of every platform of a release, linked.
+cross:
+	CROSS=1 .ci/run targets
+
 gpu-bundle:
 	bundle/build.sh
 
@@ -41,6 +45,7 @@ readme-figures:
 soak:
 	FUZZTIME=5m .ci/run fuzz
 	CGO_ENABLED=0 $(GO) test -gcflags='all=-N -l' ./...
+	GP_SOAK=1 CGO_ENABLED=0 $(GO) test -count=$(SOAK_COUNT) -timeout 6h -run '^TestInterpreterAgrees$$' ./ptx
 	CGO_ENABLED=1 $(GO) test -race -count=$(SOAK_COUNT) -timeout 6h $(SOAK_PACKAGES)
 
 clean:
