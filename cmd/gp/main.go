@@ -44,12 +44,19 @@ func (e *environment) main(args []string) int {
 }
 
 // openSim is the simulated machine of a name, or of a file's path.
-func openSim(name string) (*cuda.Driver, func() error, error) {
+func openSim(name string) (*cuda.Driver, func() error, error) { return openMachine(name) }
+
+// openInterpreted is openSim of a machine that runs PTX itself.
+func openInterpreted(name string) (*cuda.Driver, func() error, error) {
+	return openMachine(name, sim.Interpret())
+}
+
+func openMachine(name string, opts ...sim.Option) (*cuda.Driver, func() error, error) {
 	s, err := sim.Load(name)
 	if err != nil {
 		return nil, nil, err
 	}
-	m, err := sim.New(s)
+	m, err := sim.New(s, opts...)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -33,7 +33,7 @@ const oddBytes = 4 * 1021
 var selftestCommand = &command{
 	name:     "selftest",
 	synopsis: "copy, all-reduce and all-gather random data and check every byte",
-	usage:    "selftest [--sim NAME] [--ranks N] [--bytes SIZE] [--json]",
+	usage:    "selftest [--sim NAME [--interpret]] [--ranks N] [--bytes SIZE] [--json]",
 	text: `Copies between ranks in every direction, one way and both ways at once,
 all-reduces and all-gathers random data, and compares every byte with a
 reference computed on the host. Prints one line an operation.
@@ -42,11 +42,15 @@ It runs on the GPUs of this machine, one rank each; a single GPU serves two
 ranks. Without a GPU it runs on the simulated machine ` + defaultSim + `, whose figures
 are a model's and are labelled so. Exits 0 only if everything was verified.
 
+With --interpret the simulated GPUs run the kernels' PTX, instruction by
+instruction, in place of Go functions that do the same: slow, so say --bytes.
+
 Rates are bytes over time; GB/s is 1e9 bytes a second. The bytes of an
 all_reduce are one rank's buffer, those of an all_gather one rank's result.`,
 	setup: func(fl *flag.FlagSet) func(context.Context, *environment) error {
 		t := &selftest{size: 64 << 20}
 		fl.StringVar(&t.sim, "sim", "", "run on the simulated machine `NAME`, or that of a JSON file, instead of this one (see gp help sim)")
+		interpret := fl.Bool("interpret", false, "with --sim: run the kernels' PTX itself")
 		fl.IntVar(&t.ranks, "ranks", 0, "use `N` ranks, 2 to 16, instead of one a GPU; they share GPUs if there are fewer")
 		fl.Var(&t.size, "bytes", "the `SIZE` of the large operations: a number of bytes, KiB, MiB, GiB, KB, MB or GB")
 		fl.BoolVar(&t.json, "json", false, "print one JSON document instead of text")
@@ -55,6 +59,12 @@ all_reduce are one rank's buffer, those of an all_gather one rank's result.`,
 			fl.Visit(func(f *flag.Flag) { ranksGiven = ranksGiven || f.Name == "ranks" })
 			if ranksGiven && (t.ranks < 2 || t.ranks > gp.MaxRanks) {
 				return usagef("--ranks %d: copies and collectives need 2 to %d ranks", t.ranks, gp.MaxRanks)
+			}
+			if *interpret {
+				if t.sim == "" {
+					return usagef("--interpret is for a simulated machine: say which with --sim")
+				}
+				e.openSim = openInterpreted
 			}
 			t.environment = e
 			return t.run(ctx)
