@@ -425,7 +425,13 @@ func (x *run) planEvent(in *instr) api.Event {
 	return x.rank[in.evRank].planEvents[in.event]
 }
 
-func (x *run) hostAddr(r ref) unsafe.Pointer { return unsafe.Add(x.host[r.rank], r.off) }
+// hostAddr is an address in a rank's region, which a dry run has none of.
+func (x *run) hostAddr(r ref) unsafe.Pointer {
+	if x.dry {
+		return nil
+	}
+	return unsafe.Add(x.host[r.rank], r.off)
+}
 
 func (x *run) deviceAddr(r ref) api.Ptr {
 	switch r.space {
