@@ -325,11 +325,11 @@ func (m *mix) check() {
 func TestMixes(t *testing.T) {
 	seed := number(t, "GP_SEED", rand.Uint64())
 	t.Logf("GP_SEED=%d", seed)
+	const each, calls = 50, 4
 	programs := 1000 * int(number(t, "GP_SOAK", 1))
 	if fewer {
-		programs /= 5
+		programs = each
 	}
-	const each, calls = 50, 4
 	for i := range programs / each {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, uint64(i)))
