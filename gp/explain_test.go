@@ -113,6 +113,9 @@ func (s slowPeers) MemcpyPeerAsync(dst api.Ptr, dctx api.Context, src api.Ptr, s
 
 // TestSlowP2P: what is proven is used only if it is faster, and Trust does not ask.
 func TestSlowP2P(t *testing.T) {
+	if fewer {
+		t.Skip("one thread, and nothing that other tests do not do")
+	}
 	d := peeredMachine(t)
 	var log buffer
 	o := gp.Options{Driver: over(t, slowPeers{seam(d)}), Logger: slog.New(slog.NewTextHandler(&log, nil))}

@@ -110,6 +110,9 @@ func (c explained) counted(t testing.TB, g *gp.Group, tp *tap.Tap, o gp.CallOpti
 // driver does. From four ranks on all wait for all through one event, so the count
 // begins there. Peer copies are one for each pair, and only the other calls grow so.
 func TestCallsGrowLinearly(t *testing.T) {
+	if fewer {
+		t.Skip("one thread, and nothing that other tests do not do")
+	}
 	algorithms := map[string][]gp.Algorithm{
 		"all_reduce": {gp.AlgorithmDirect, gp.AlgorithmOneShot, gp.AlgorithmTwoShot, gp.AlgorithmPeer, gp.AlgorithmRing, gp.AlgorithmRingZeroCopy},
 		"all_gather": {gp.AlgorithmDirect, gp.AlgorithmOneShot, gp.AlgorithmPeer, gp.AlgorithmRing},
