@@ -45,7 +45,7 @@ readme-figures:
 soak:
 	FUZZTIME=5m .ci/run fuzz
 	CGO_ENABLED=0 $(GO) test -gcflags='all=-N -l' ./...
-	GP_SOAK=1 CGO_ENABLED=0 $(GO) test -count=$(SOAK_COUNT) -timeout 6h -run '^TestInterpreterAgrees$$' ./ptx
+	GP_SOAK=1 CGO_ENABLED=0 $(GO) test -count=$(SOAK_COUNT) -timeout 6h -run '^(TestInterpreterAgrees|TestMutants)$$' ./ptx
 	CGO_ENABLED=1 $(GO) test -race -count=$(SOAK_COUNT) -timeout 6h $(SOAK_PACKAGES)
 
 clean:
