@@ -135,9 +135,10 @@ func (r *release) archive(target string) (name string, data []byte, err error) {
 	if !ok {
 		return "", nil, errors.New("a platform is OS/ARCH")
 	}
-	// All that could change what is built, whatever the environment says.
+	// All that could change what is built, whatever the environment says. An empty
+	// GOFLAGS would let in what `go env -w` has set; this is the default, said aloud.
 	env := []string{
-		"GOOS=" + goos, "GOARCH=" + goarch, "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=", "GOFIPS140=off",
+		"GOOS=" + goos, "GOARCH=" + goarch, "CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOWORK=off", "GOEXPERIMENT=", "GOFIPS140=off",
 		"GOAMD64=v1", "GOARM64=v8.0",
 	}
 	work, err := os.MkdirTemp("", "release")
