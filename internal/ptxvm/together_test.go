@@ -66,7 +66,7 @@ func TestWeakMemory(t *testing.T) {
 				r = edited(t, receiver, c.from, c.to)
 			}
 			m := memory{b: make([]byte, 32)}
-			_, err := Together(rand.New(rand.NewPCG(seed, 1)), m, 1_000_000, launchOf(s, 1, 64), launchOf(r, 1, 64))
+			_, err := Together(rand.New(rand.NewPCG(seed, 1)), m, 100_000, launchOf(s, 1, 64), launchOf(r, 1, 64))
 			if c.endless {
 				require.ErrorIs(t, err, ErrEndless, c.what)
 				continue
