@@ -4,10 +4,12 @@
 # Runs the bundle it lies in: run.sh OUT. Needs bash, coreutils, grep and gzip.
 #
 # The command's selftest with cold and with warm caches, every test binary, the
-# call benchmarks, and the command's own: links, copies, and copies in turn with
-# the peers in C++ and PyTorch where nvcc and torch are there. Where there are two
-# GPUs or more also what takes several: copies and collectives by algorithm, P2P
-# denied, beside the driver's staging and NCCL. Leaves at most eight files in OUT:
+# call benchmarks, and the command's own: its default run twice, and what differs
+# between the two; collectives by algorithm with 2, 4 and 8 ranks on one GPU; links,
+# copies, and copies in turn with the peers in C++ and PyTorch where nvcc and torch
+# are there. Where there are two GPUs or more also what takes several: copies and
+# collectives by algorithm, P2P denied, beside the driver's staging and NCCL. Leaves
+# at most eight files in OUT:
 #
 #   summary.txt          what failed first, then what ran
 #   tests.log[.gz]       the test binaries' and the selftests' output
@@ -16,8 +18,10 @@
 #   measured.json        the record to keep: machine, date, commit, command, how
 #                        each package ended, what was skipped and why, the
 #                        benchmarks, the selftest with warm caches, the probe's
-#                        report, the command's benchmarks, those of several GPUs
-#                        ("multi"), and what the measuring tests wrote, by file name
+#                        report, the command's benchmarks ("bench-NAME", and
+#                        "diff-default" of the two default runs), those of several
+#                        GPUs ("multi"), and what the measuring tests wrote, by file
+#                        name
 #   probe-facts.json     what the probe read, serial numbers and UUIDs masked
 #   skipped.txt          each skipped test with its reason
 #   bench.txt            benchmarks of the driver calls, and the command's as text
@@ -27,9 +31,12 @@
 #   GP_BUNDLE_LIMIT    seconds a test binary may take (default 150)
 #   GP_BUNDLE_BYTES    --bytes of the selftest (default 64MiB)
 #   GP_BUNDLE_ONLY     only packages whose folder matches this bash pattern; the
-#                      command's benchmarks are bench/link, bench/copy, bench/peers,
-#                      and what takes several GPUs is multi
-#   GP_BUNDLE_TIME     seconds after which one of those stops (default 60)
+#                      command's benchmarks are bench/default (twice), bench/OP-N for
+#                      each collective on N ranks of one GPU, bench/link, bench/copy
+#                      and bench/peers, and what takes several GPUs is multi
+#   GP_BUNDLE_TIME     seconds in which the command's benchmarks end together, those
+#                      of multi not among them (default 600): each that runs has its
+#                      share, and for those that have none left it is said
 #   GP_MULTI_TIME      seconds in which multi must end (default 90, and 30 a GPU); it
 #                      also decides which sizes are measured, and how much of NCCL
 #   GP_MULTI_MOST      bytes of multi's largest size (default: 1 GiB)
@@ -48,7 +55,7 @@ limit=${GP_BUNDLE_LIMIT:-150}
 bytes=${GP_BUNDLE_BYTES:-64MiB}
 only=${GP_BUNDLE_ONLY:-*}
 bench=${GP_BUNDLE_BENCH-cuda internal/libcuda}
-bench_time=${GP_BUNDLE_TIME:-60}
+bench_time=${GP_BUNDLE_TIME:-600}
 
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
@@ -155,7 +162,8 @@ done <"$here/packages"
 
 : >"$out/bench.txt"
 for pkg in $bench; do
-    [[ -x $here/tree/$pkg/run.test ]] || continue
+    # shellcheck disable=SC2053 # a pattern is meant
+    [[ $pkg == $only && -x $here/tree/$pkg/run.test ]] || continue
     at=$(now)
     (cd "$here/tree/$pkg" && timeout -k 10 "$limit" ./run.test -test.run '^$' -test.bench . -test.benchtime 200ms -test.benchmem) >"$tmp/one.log" 2>&1
     rc=$?
@@ -167,19 +175,52 @@ for pkg in $bench; do
     say "$(printf 'bench %-27s exit %d  %4d s' "$pkg" "$rc" $(($(now) - at)))"
 done
 
-# The command's own benchmarks: as text to bench.txt, as JSON to the record.
-command_bench() { # kind, then the arguments
-    local kind=$1 at rc
-    shift
+# The command's own benchmarks: as text to bench.txt, as JSON to the record. Each
+# has a share of the time, by the seconds that it is good for; what one does not
+# use is the others'.
+bench_names=() bench_shares=() bench_args=()
+queue() { # name, seconds, then the arguments of gp bench
+    # shellcheck disable=SC2053 # a pattern is meant
+    [[ bench/${1%-again} == $only ]] || return 0
+    bench_names+=("$1")
+    bench_shares+=("$2")
+    shift 2
+    bench_args+=("$( (($# == 0)) || printf '%q ' "$@")") # as words for the shell: one may have a blank
+}
+
+default_seconds=150 # in which gp bench without a kind ends by itself
+
+command_bench() { # name, seconds, then the arguments
+    local name=$1 seconds=$2 at rc args=() time=(--time "$2s")
+    shift 2
+    args=("$@")
+    # A bound of its own is measured as it is.
+    ((${#args[@]} > 0 || seconds < default_seconds)) || time=()
     at=$(now)
-    timeout -k 10 $((bench_time + limit)) "$here/gp" bench "$kind" --time "${bench_time}s" --save "$tmp/bench-$kind.json" "$@" >"$tmp/one.log" 2>&1
+    timeout -k 10 $((seconds + limit)) "$here/gp" bench "${args[@]}" "${time[@]}" --save "$tmp/bench-$name.json" >"$tmp/one.log" 2>&1
     rc=$?
     {
-        echo "##### gp bench $kind (exit $rc)"
+        echo "##### gp bench ${args[*]} ${time[*]} (exit $rc)"
         cat "$tmp/one.log"
     } >>"$out/bench.txt"
-    ((rc == 0)) || failed+=("gp bench $kind: exit $rc: $(tail -n 1 "$tmp/one.log")")
-    say "$(printf 'bench %-27s exit %d  %4d s' "$kind" "$rc" $(($(now) - at)))"
+    ((rc == 0)) || failed+=("bench/$name: exit $rc: $(tail -n 1 "$tmp/one.log")")
+    say "$(printf 'bench %-27s exit %d  %4d s' "$name" "$rc" $(($(now) - at)))"
+}
+
+run_queue() {
+    local i left=0 end=$(($(now) + bench_time)) share
+    for share in "${bench_shares[@]}"; do
+        ((left += share))
+    done
+    for i in "${!bench_names[@]}"; do
+        share=$(((end - $(now)) * bench_shares[i] / left))
+        ((left -= bench_shares[i]))
+        if ((share < 1)); then
+            echo "bench/${bench_names[i]} all: GP_BUNDLE_TIME, $bench_time s, is over" >>"$out/skipped.txt"
+            continue
+        fi
+        eval "command_bench ${bench_names[i]} $share ${bench_args[i]}"
+    done
 }
 
 # The peers that this host can run, as arguments of gp bench peers.
@@ -202,15 +243,39 @@ find_peers() {
     fi
 }
 
+queue default "$default_seconds"
+queue default-again "$default_seconds"
+# Comparing results is the host's work, and by rank.
+for n in 2 4 8; do
+    queue all_reduce-$n $((15 + 5 * n)) all_reduce --same-gpu $n --compare auto,direct,ring,ring_zero_copy,two_shot,one_shot \
+        --bytes 8,1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB,256MiB
+done
+for op in all_gather reduce_scatter broadcast reduce all_to_all; do
+    for n in 2 4 8; do
+        queue $op-$n $((2 + n / 2)) $op --same-gpu $n --compare auto,direct,ring,two_shot,one_shot --bytes 64KiB,1MiB,64MiB
+    done
+done
+queue link 20 link
+queue copy 50 copy --sweep
 # shellcheck disable=SC2053 # a pattern is meant
-{
-    [[ bench/link != $only ]] || command_bench link
-    [[ bench/copy != $only ]] || command_bench copy --sweep
-    if [[ bench/peers == $only ]]; then
-        find_peers
-        ((${#peers[@]} == 0)) || command_bench peers "${peers[@]}"
-    fi
-}
+if [[ bench/peers == $only ]]; then
+    find_peers
+    ((${#peers[@]} == 0)) || queue peers 40 peers "${peers[@]}"
+fi
+run_queue
+if [[ -s $tmp/bench-default.json && -s $tmp/bench-default-again.json ]]; then
+    (
+        cd "$tmp" || exit
+        "$here/gp" bench diff --json bench-default.json bench-default-again.json >diff-default.json &&
+            "$here/gp" bench diff bench-default.json bench-default-again.json
+    ) >"$tmp/one.log" 2>&1 ||
+        failed+=("bench diff: $(tail -n 1 "$tmp/one.log")")
+    {
+        echo "##### gp bench diff, of the two default runs"
+        cat "$tmp/one.log"
+    } >>"$out/bench.txt"
+    say "bench diff: $(tail -n 1 "$tmp/one.log")"
+fi
 
 # What takes several GPUs. It ends in time by itself; the limit is for when it
 # does not.
@@ -268,7 +333,7 @@ gpus() { timeout 30 nvidia-smi --query-gpu=name,pcie.link.gen.max,pcie.link.widt
 driver() { timeout 30 nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1; }
 
 {
-    printf '{\n"date": "%s",\n"command": "gpu/run.sh OUT (make gpu-bundle)",\n' "$(date -u +%F)"
+    printf '{\n"date": "%s",\n"command": "gpu/run.sh OUT (make gpu-bundle)",\n' "$(date -u +%FT%TZ)"
     printf '"commit": %s,\n"machine": %s,\n' "$(json_string "$(<"$here/commit")")" "$(json_string "$(head -n 1 "$tmp/selftest.txt")")"
     printf '"gpus_link_generation_and_width": %s,\n"driver": %s,\n' "$(gpus | json_lines)" "$(json_string "$(driver)")"
     printf '"cpu": %s,\n"cores": %s,\n"kernel": %s,\n' "$(json_string "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)")" \
@@ -277,10 +342,11 @@ driver() { timeout 30 nvidia-smi --query-gpu=driver_version --format=csv,noheade
     printf '"runs": %s,\n' "$(printf '%s\n' "${lines[@]}" | json_lines)"
     printf '"skipped": %s,\n' "$(json_lines <"$out/skipped.txt")"
     printf '"benchmarks": %s,\n' "$(grep ^Benchmark "$out/bench.txt" | json_lines)"
-    for name in selftest-warm probe bench-link bench-copy bench-peers multi; do
-        f=$tmp/$name.json
-        printf '"%s": ' "$name"
-        if [[ -s $f ]]; then cat "$f"; else echo null; fi
+    for f in "$tmp"/{selftest-warm,probe,bench-*,diff-default,multi}.json; do
+        [[ -s $f ]] || continue
+        name=${f##*/}
+        printf '"%s": ' "${name%.json}"
+        cat "$f"
         printf ',\n'
     done
     printf '"measured": {'

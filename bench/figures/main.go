@@ -8,11 +8,13 @@
 //
 // It reads what `gp bench --save` wrote, by itself or inside the record of a GPU
 // bundle, and that record's own measurements. Of several records of one machine
-// the latest counts: names begin with the date. A record that holds a modelled
-// figure is refused, for the folder is for measured ones.
+// each operation is taken from the latest that has it, as the dates within tell. A
+// record that holds a modelled figure is refused, for the folder is for measured
+// ones.
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -78,36 +80,55 @@ type record struct {
 	file    string
 	machine string // "1x NVIDIA H200, driver 580.159.04"
 	gpus    string // what tells machines apart: "1x NVIDIA H200"
-	date    string
+	taken   string // RFC 3339, or a date: the latest within
 	rows    []row
 }
 
-type row struct{ what, size, figure, ceiling string }
+// A row is a line of the table: what an op does on so many ranks.
+type row struct {
+	op              string // in subjects
+	ranks           int
+	what            string // without how a collective was done
+	how             string
+	bytes           uint64
+	figure, ceiling string
+}
 
-// load reads the records of a folder, the latest of each machine.
+// subjects are the ops of rows in the order of the table.
+var subjects = []string{"link", "copy", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"}
+
+// load reads the records of a folder, the latest first. Each keeps what no later
+// one of its machine has.
 func load(folder string) (records []record, err error) {
 	names, err := filepath.Glob(filepath.Join(folder, "*.json"))
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(names)
 	for _, name := range names {
 		raw, err := os.ReadFile(name)
 		if err != nil {
 			return nil, err
 		}
-		r, ok, err := parse(raw)
+		r, err := parse(raw)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		if !ok {
-			continue
-		}
 		r.file = filepath.Base(name)
-		records = slices.DeleteFunc(records, func(o record) bool { return o.gpus == r.gpus })
 		records = append(records, r)
 	}
-	return records, nil
+	slices.SortStableFunc(records, func(a, b record) int { return cmp.Or(cmp.Compare(b.taken, a.taken), cmp.Compare(b.file, a.file)) })
+	has := map[[2]string]string{} // the file that shows an op of a machine
+	for i := range records {
+		r := &records[i]
+		r.rows = slices.DeleteFunc(r.rows, func(x row) bool {
+			k := [2]string{r.gpus, x.op}
+			if has[k] == "" {
+				has[k] = r.file
+			}
+			return has[k] != r.file
+		})
+	}
+	return slices.DeleteFunc(records, func(r record) bool { return len(r.rows) == 0 }), nil
 }
 
 var errModelled = errors.New("it holds modelled figures, and docs/measured is for measured ones")
@@ -174,37 +195,50 @@ type bundle struct {
 				Ratio     float64 `json:"link_traffic_to_both_ways_ceiling"`
 			} `json:"points"`
 		} `json:"all_reduce"`
+		Collectives *struct {
+			Type   string `json:"type"`
+			Points []struct {
+				Op        string  `json:"op"`
+				Ranks     int     `json:"ranks"`
+				Bytes     uint64  `json:"bytes"`
+				Algorithm string  `json:"algorithm"`
+				Auto      bool    `json:"auto"`
+				Seconds   float64 `json:"median_seconds"`
+				Ratio     float64 `json:"bound_over_time"`
+			} `json:"points"`
+		} `json:"collectives"`
 	} `json:"measured"`
 }
 
-// parse reads a file. ok is false for one that has no figures, such as the facts
-// of a probe.
-func parse(raw []byte) (r record, ok bool, err error) {
+// parse reads a file. One without figures, such as the facts of a probe, has no
+// rows.
+func parse(raw []byte) (r record, err error) {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &keys); err != nil {
-		return r, false, err
+		return r, err
 	}
 	if keys["bench"] != nil && keys["results"] != nil {
-		var d benchDoc
-		if err := json.Unmarshal(raw, &d); err != nil {
-			return r, false, err
+		d, err := parseDoc(raw)
+		if err != nil {
+			return r, err
 		}
-		r.date, _, _ = strings.Cut(d.Date, "T")
+		r.taken = d.Date
 		r.gpus, r.machine = d.Machine.Name, d.Machine.Name+", driver "+d.Machine.Driver
-		err := r.addDoc(&d)
-		return r, true, err
+		r.add(d.Results)
+		r.sort()
+		return r, nil
 	}
 	if keys["measured"] == nil {
-		return r, false, nil
+		return r, nil
 	}
 	var b bundle
 	if err := json.Unmarshal(raw, &b); err != nil {
-		return r, false, err
+		return r, err
 	}
-	r.date, r.machine = b.Date, b.Machine
+	r.taken, r.machine = b.Date, b.Machine
 	r.gpus, _, _ = strings.Cut(b.Machine, ", driver")
 	if strings.Contains(b.Machine, "modelled") {
-		return r, false, errModelled
+		return r, errModelled
 	}
 	var names []string
 	for k, v := range keys {
@@ -212,82 +246,126 @@ func parse(raw []byte) (r record, ok bool, err error) {
 			names = append(names, k)
 		}
 	}
-	slices.Sort(names)
-	kinds := map[string]bool{}
+	// Runs without a kind come last: one of a kind has more rounds of what it measures.
+	of := func(name string) int { return strings.Index(name, "-default") }
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(of(a), of(b)), cmp.Compare(a, b)) })
+	var all []result
 	for _, k := range names {
-		var d benchDoc
-		if err := json.Unmarshal(keys[k], &d); err != nil {
-			return r, false, fmt.Errorf("%s: %w", k, err)
+		d, err := parseDoc(keys[k])
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", k, err)
 		}
-		if err := r.addDoc(&d); err != nil {
-			return r, false, fmt.Errorf("%s: %w", k, err)
-		}
-		for _, x := range d.Results {
-			kinds[x.Op] = true
-		}
+		r.taken = max(r.taken, d.Date)
+		all = append(all, d.Results...)
 	}
-	r.addMeasured(&b, kinds)
-	return r, true, nil
+	r.add(all)
+	r.addMeasured(&b)
+	r.sort()
+	return r, nil
 }
 
 // benchVersion is of the documents that are read here.
 const benchVersion = 1
 
-func (r *record) addDoc(d *benchDoc) error {
+// parseDoc reads a document of gp bench, and refuses one that must not be shown.
+func parseDoc(raw []byte) (*benchDoc, error) {
+	var d benchDoc
+	if err := json.Unmarshal(raw, &d); err != nil {
+		return nil, err
+	}
 	if d.Version != benchVersion {
-		return fmt.Errorf("version %d of gp bench's document: this reads version %d", d.Version, benchVersion)
+		return nil, fmt.Errorf("version %d of gp bench's document: this reads version %d", d.Version, benchVersion)
 	}
 	if d.Machine.Modelled {
-		return errModelled
+		return nil, errModelled
 	}
-	most := map[string]uint64{} // of each case on its GPUs, and each op on its ranks
 	for _, x := range d.Results {
 		switch {
 		case x.Modelled:
-			return errModelled
+			return nil, errModelled
 		case x.Wrong > 0:
-			return fmt.Errorf("%s of %d bytes moved wrong data", x.Case, x.Bytes)
+			return nil, fmt.Errorf("%s of %d bytes moved wrong data", x.Case, x.Bytes)
 		}
+	}
+	return &d, nil
+}
+
+// add makes rows of results: of each case on its GPUs the largest size, and of
+// copies and all_reduce some others. What stands there already is not added again.
+func (r *record) add(results []result) {
+	most := map[string]uint64{}
+	for _, x := range results {
 		most[x.key()] = max(most[x.key()], x.Bytes)
 	}
-	for _, x := range d.Results {
-		if what, ok := x.what(); ok && (x.Bytes == most[x.key()] || slices.Contains(shown, x.Bytes) && !strings.HasPrefix(x.Case, "link.")) {
-			r.rows = append(r.rows, row{what, formatSize(x.Bytes), x.figure(), percent(x.Ratio)})
+	for _, x := range results {
+		o, ok := x.row()
+		if !ok || x.Bytes != most[x.key()] && !(slices.Contains(shown, x.Bytes) && (o.op == "copy" || o.op == "all_reduce")) {
+			continue
+		}
+		if !slices.ContainsFunc(r.rows, func(p row) bool { return p.what == o.what && p.bytes == o.bytes }) {
+			r.rows = append(r.rows, o)
 		}
 	}
-	return nil
+}
+
+// has tells whether there is a row of an op.
+func (r *record) has(op string) bool {
+	return slices.ContainsFunc(r.rows, func(x row) bool { return x.op == op })
+}
+
+// sort puts the rows in the order of the table: those of one thing by size.
+func (r *record) sort() {
+	first := map[string]int{}
+	for i, x := range r.rows {
+		if _, ok := first[x.what]; !ok {
+			first[x.what] = i
+		}
+	}
+	slices.SortStableFunc(r.rows, func(a, b row) int {
+		return cmp.Or(
+			cmp.Compare(slices.Index(subjects, a.op), slices.Index(subjects, b.op)), cmp.Compare(a.ranks, b.ranks),
+			cmp.Compare(first[a.what], first[b.what]), cmp.Compare(a.bytes, b.bytes))
+	})
 }
 
 // shown are the sizes beside the largest.
-var shown = []uint64{1 << 10, 4 << 10, 64 << 10, 1 << 20, 16 << 20}
+var shown = []uint64{1 << 10, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20}
+
+// ratioFrom is the size from which a row has its share of the ceiling: that is
+// of large copies.
+const ratioFrom = 1 << 20
 
 func (x *result) key() string { return fmt.Sprintf("%s|%s|%d", x.Case, x.GPUs, x.Ranks) }
 
-// what is a row's name, ok false for what the table leaves out.
-func (x *result) what() (string, bool) {
+// row is a result's row, ok false for what the table leaves out.
+func (x *result) row() (o row, ok bool) {
+	o = row{ranks: x.Ranks, bytes: x.Bytes, figure: x.figure()}
+	if x.Ratio != nil && x.Bytes >= ratioFrom {
+		o.ceiling = percent(*x.Ratio)
+	}
 	switch {
 	case x.Asked != nil:
-		if *x.Asked != "auto" || x.InPlace != nil && *x.InPlace {
-			return "", false
-		}
 		red := ""
 		if x.Reduction != "" {
 			red = ", " + x.Reduction
 		}
-		return fmt.Sprintf("%s of %s%s, %d ranks on GPU %s (%s)", x.Op, x.Type, red, x.Ranks, gpus(x.GPUs), x.Algorithm), true
+		o.op, o.what, o.how = x.Op, fmt.Sprintf("%s of %s%s, %d ranks on GPU %s", x.Op, x.Type, red, x.Ranks, gpus(x.GPUs)), x.Algorithm
+		return o, *x.Asked == "auto" && (x.InPlace == nil || !*x.InPlace)
 	case strings.HasPrefix(x.Case, "link."):
 		name, ok := map[string]string{
 			"link.d2h": "device to host", "link.h2d": "host to device", "link.both": "both at once, together",
 		}[x.Case]
-		return fmt.Sprintf("link of GPU %s, %s", x.GPUs, name), ok
+		o.op, o.ranks, o.what = "link", 0, fmt.Sprintf("link of GPU %s, %s", x.GPUs, name)
+		return o, ok
 	case strings.HasPrefix(x.Case, "copy.") && x.Algorithm != "bare" && x.Chunk == nil:
 		ways := "one way"
 		if strings.HasSuffix(x.Case, ".both_ways") {
 			ways = "both ways together"
 		}
-		return fmt.Sprintf("%s copy, %s, GPU %s", x.Algorithm, ways, strings.ReplaceAll(x.GPUs, ">", " to ")), true
+		o.op, o.what = "copy", fmt.Sprintf("%s copy, %s, %s", x.Algorithm, ways, pair(x.GPUs))
+		return o, true
 	}
-	return "", false
+	return o, false
 }
 
 // gpus is each ordinal once.
@@ -297,58 +375,106 @@ func gpus(list string) string {
 	return strings.Join(slices.Compact(words), " ")
 }
 
+// pair is the GPUs of a copy, which are "0>1", or "0>1 1>0" of one both ways.
+func pair(list string) string {
+	way, _, _ := strings.Cut(list, " ")
+	from, to, _ := strings.Cut(way, ">")
+	switch {
+	case from == to:
+		return "2 ranks on GPU " + from
+	case way != list:
+		return "GPUs " + from + " and " + to
+	}
+	return "GPU " + from + " to " + to
+}
+
 // figure is a time where that is what counts, else a rate.
 func (x *result) figure() string {
-	if x.Bytes <= 64<<10 {
-		return us(x.Seconds)
-	}
 	if x.Asked != nil {
-		return fmt.Sprintf("%s, busbw %.1f GB/s", us(x.Seconds), x.Busbw)
+		return timeAndRate(x.Bytes, x.Seconds, x.Busbw)
 	}
-	return fmt.Sprintf("%.1f GB/s", x.Algbw)
+	return timeOrRate(x.Bytes, x.Seconds, x.Algbw)
+}
+
+func timeAndRate(bytes uint64, seconds, bus float64) string {
+	if bytes <= 16<<10 {
+		return us(seconds)
+	}
+	return fmt.Sprintf("%s, busbw %.1f GB/s", us(seconds), bus)
+}
+
+func timeOrRate(bytes uint64, seconds, rate float64) string {
+	if bytes <= 64<<10 {
+		return us(seconds)
+	}
+	return fmt.Sprintf("%.1f GB/s", rate)
 }
 
 // addMeasured adds the bundle's own measurements of what gp bench has not taken.
-func (r *record) addMeasured(b *bundle, kinds map[string]bool) {
-	if c := b.Measured.Copy; c != nil {
-		if !kinds["d2h"] {
-			r.rows = append(r.rows,
-				row{"link, device to host", "256 MiB", fmt.Sprintf("%.1f GB/s", c.Up), ""},
-				row{"link, host to device", "256 MiB", fmt.Sprintf("%.1f GB/s", c.Down), ""},
-				row{"link, both at once, together", "256 MiB", fmt.Sprintf("%.1f GB/s", c.Both), ""})
+func (r *record) addMeasured(b *bundle) {
+	m := b.Measured
+	if c := m.Copy; c != nil {
+		if !r.has("link") {
+			for _, l := range []struct {
+				what string
+				rate float64
+			}{{"device to host", c.Up}, {"host to device", c.Down}, {"both at once, together", c.Both}} {
+				r.rows = append(r.rows, row{op: "link", what: "link, " + l.what, bytes: 256 << 20, figure: fmt.Sprintf("%.1f GB/s", l.rate)})
+			}
 		}
-		if !kinds["copy"] {
+		if !r.has("copy") {
 			for _, p := range c.Points {
-				if p.Bytes <= 64<<10 {
-					r.rows = append(r.rows, row{"staged copy, one way", formatSize(p.Bytes), us(p.Seconds), ""})
-				} else if slices.Contains(shown, p.Bytes) {
-					r.rows = append(r.rows, row{"staged copy, one way", formatSize(p.Bytes), fmt.Sprintf("%.1f GB/s", p.Payload), ""})
+				if slices.Contains(shown, p.Bytes) {
+					r.rows = append(r.rows, row{op: "copy", what: "staged copy, one way", bytes: p.Bytes, figure: timeOrRate(p.Bytes, p.Seconds, p.Payload)})
 				}
 			}
-			r.rows = append(r.rows, row{"staged copy, one way", "1 GiB", fmt.Sprintf("%.1f GB/s", c.Large), percent(&c.Ratio)})
+			r.rows = append(r.rows, row{op: "copy", what: "staged copy, one way", bytes: 1 << 30, figure: fmt.Sprintf("%.1f GB/s", c.Large), ceiling: percent(c.Ratio)})
 		}
 	}
-	if a := b.Measured.AllReduce; a != nil && !kinds["all_reduce"] {
-		for _, p := range a.Points {
-			var ratio *float64
-			if p.Ratio > 0 {
-				ratio = &p.Ratio
+	if c := m.Collectives; c != nil {
+		most := map[string]uint64{}
+		key := func(op string, ranks int) string { return fmt.Sprint(op, ranks) }
+		for _, p := range c.Points {
+			most[key(p.Op, p.Ranks)] = max(most[key(p.Op, p.Ranks)], p.Bytes)
+		}
+		var rows []row
+		for _, p := range c.Points {
+			if !p.Auto || r.has(p.Op) || p.Bytes != most[key(p.Op, p.Ranks)] && !(slices.Contains(shown, p.Bytes) && p.Op == "all_reduce") {
+				continue
 			}
-			n := float64(a.Ranks)
-			r.rows = append(r.rows, row{
-				fmt.Sprintf("all_reduce of %s, %s, %d ranks (%s)", a.Type, a.Reduction, a.Ranks, p.Algorithm), formatSize(p.Bytes),
-				fmt.Sprintf("%s, busbw %.1f GB/s", us(p.Seconds), float64(p.Bytes)/p.Seconds/1e9*2*(n-1)/n), percent(ratio),
-			})
+			rows = append(rows, collectiveRow(p.Op, c.Type, p.Ranks, p.Algorithm, p.Bytes, p.Seconds, p.Ratio))
+		}
+		r.rows = append(r.rows, rows...)
+	}
+	if a := m.AllReduce; a != nil && !r.has("all_reduce") {
+		for _, p := range a.Points {
+			x := collectiveRow("all_reduce", a.Type+", "+a.Reduction, a.Ranks, "", p.Bytes, p.Seconds, p.Ratio)
+			x.what += " (" + p.Algorithm + ")" // not the library's choice: a row each
+			r.rows = append(r.rows, x)
 		}
 	}
 }
 
-func percent(ratio *float64) string {
-	if ratio == nil {
-		return ""
+// collectiveRow is the row of a collective that a test of the bundle has
+// measured. Its ratio is that to bare copies of the same bytes, which is the
+// other ratios' from 16 MiB up; 0 for none.
+func collectiveRow(op, typ string, ranks int, how string, bytes uint64, seconds, ratio float64) row {
+	x := row{op: op, ranks: ranks, what: fmt.Sprintf("%s of %s, %d ranks", op, typ, ranks), how: how, bytes: bytes}
+	bus := 1.0 // as PERFORMANCE.md of nccl-tests has it
+	switch n := float64(ranks); op {
+	case "all_reduce":
+		bus = 2 * (n - 1) / n
+	case "all_gather", "reduce_scatter", "all_to_all":
+		bus = (n - 1) / n
 	}
-	return fmt.Sprintf("%.0f%%", 100**ratio)
+	x.figure = timeAndRate(bytes, seconds, float64(bytes)/seconds/1e9*bus)
+	if ratio > 0 && bytes >= 16<<20 {
+		x.ceiling = percent(ratio)
+	}
+	return x
 }
+
+func percent(ratio float64) string { return fmt.Sprintf("%.0f%%", 100*ratio) }
 
 func us(seconds float64) string {
 	if v := seconds * 1e6; v < 1000 {
@@ -377,9 +503,14 @@ func render(records []record) string {
 		b.WriteString("\nNothing has been measured yet.\n")
 	}
 	for _, r := range records {
-		fmt.Fprintf(&b, "\n%s; %s, [record](docs/measured/%s):\n\n| what | size | figure | of the links' ceiling |\n|---|---|---|---|\n", r.machine, r.date, r.file)
+		date, _, _ := strings.Cut(r.taken, "T")
+		fmt.Fprintf(&b, "\n%s; %s, [record](docs/measured/%s):\n\n| what | size | figure | of the links' ceiling |\n|---|---|---|---|\n", r.machine, date, r.file)
 		for _, x := range r.rows {
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", x.what, x.size, x.figure, x.ceiling)
+			what := x.what
+			if x.how != "" {
+				what += " (" + x.how + ")"
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", what, formatSize(x.bytes), x.figure, x.ceiling)
 		}
 	}
 	b.WriteString("\n")

@@ -58,7 +58,7 @@ func TestTable(t *testing.T) {
 		"| link of GPU 1, device to host | 256 MiB | 26.8 GB/s |  |",
 		"| staged copy, one way, GPU 0 to 1 | 4 KiB | 10.5 us |  |",
 		"| staged copy, one way, GPU 0 to 1 | 2 MiB | 10.4 GB/s |  |",
-		"| staged copy, both ways together, GPU 0 to 1 1 to 0 | 16 MiB | 21.0 GB/s | 88% |",
+		"| staged copy, both ways together, GPUs 0 and 1 | 16 MiB | 21.0 GB/s | 88% |",
 		"| all_reduce of float32, sum, 4 ranks on GPU 0 1 (two_shot) | 1 MiB | 500.0 us, busbw 3.1 GB/s |  |",
 		"| link, device to host | 256 MiB | 54.7 GB/s |  |",
 		"| staged copy, one way | 1 GiB | 48.7 GB/s | 100% |",
@@ -70,6 +70,59 @@ func TestTable(t *testing.T) {
 	require.NotContains(t, text, "11.1", "the older record")
 	require.NotContains(t, text, "99", "a ceiling is no figure of the library's")
 	require.Equal(t, 1, strings.Count(text, "| all_reduce of float32"), "neither in place nor what was not the library's choice")
+}
+
+// Of two records of one machine and day the later one is shown, whatever their
+// names, and of an older one what the later has not.
+func TestNewest(t *testing.T) {
+	doc := func(hour, seconds string) string {
+		return `{"version": 1, "bench": "all_reduce", "date": "2027-01-02T` + hour + `:00:00Z", "machine": {"name": "1x GPU", "driver": "600.1"}, "results": [
+			{"op": "all_reduce", "algorithm": "ring", "type": "float32", "reduction": "sum", "ranks": 2, "bytes": 67108864, "seconds": ` + seconds + `, "busbw_gb_per_s": 20, "case": "all_reduce", "gpus": "0 0", "asked": "auto", "in_place": false, "ratio_to_ceiling": 0.9},
+			{"op": "all_reduce", "algorithm": "one_shot", "type": "float32", "reduction": "sum", "ranks": 2, "bytes": 1024, "seconds": 0.00002, "case": "all_reduce", "gpus": "0 0", "asked": "auto", "in_place": false, "ratio_to_ceiling": 0.01},
+			{"op": "broadcast", "algorithm": "direct", "type": "float32", "ranks": 2, "bytes": 65536, "seconds": 0.00003, "case": "broadcast", "gpus": "0 0", "asked": "auto", "in_place": false},
+			{"op": "broadcast", "algorithm": "direct", "type": "float32", "ranks": 2, "bytes": 67108864, "seconds": 0.0015, "busbw_gb_per_s": 44.7, "case": "broadcast", "gpus": "0 0", "asked": "auto", "in_place": false}]}`
+	}
+	inside := func(documents string) string {
+		return `{"date": "2027-01-02", "machine": "1x GPU, driver 600.1", "measured": {
+			"copy": {"d2h_gb_per_s": 54, "h2d_gb_per_s": 53, "both_ways_gb_per_s": 98, "copy_1gib_payload_gb_per_s": 48.7, "copy_1gib_ratio_to_ceiling": 0.998, "points": []},
+			"collectives": {"type": "float32", "points": [
+				{"op": "all_reduce", "ranks": 2, "bytes": 268435456, "algorithm": "ring", "auto": true, "median_seconds": 0.9, "bound_over_time": 0.95},
+				{"op": "all_to_all", "ranks": 4, "bytes": 67108864, "algorithm": "direct", "auto": true, "median_seconds": 0.005, "bound_over_time": 0.85},
+				{"op": "all_to_all", "ranks": 4, "bytes": 67108864, "algorithm": "one_shot", "auto": false, "median_seconds": 0.7}]}}` + documents + `}`
+	}
+	root := repository(t, map[string]string{
+		"2027-01-02-1xgpu.json":        inside(""),
+		"2027-01-02-1xgpu-engine.json": inside(`, "bench-default-again": ` + doc("08", "0.8") + `, "bench-default": ` + doc("08", "0.7") + `, "bench-all_reduce-2": ` + doc("07", "0.003")),
+	})
+	require.NoError(t, run(root, false, io.Discard))
+	b, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	table := func(lines ...string) string {
+		return "; 2027-01-02, [record](docs/measured/2027-01-02-1xgpu-engine.json):\n\n| what | size | figure | of the links' ceiling |\n|---|---|---|---|\n" + strings.Join(lines, "\n") + "\n\n" + end
+	}
+	require.Contains(t, string(b), table(
+		"| link, device to host | 256 MiB | 54.0 GB/s |  |",
+		"| link, host to device | 256 MiB | 53.0 GB/s |  |",
+		"| link, both at once, together | 256 MiB | 98.0 GB/s |  |",
+		"| staged copy, one way | 1 GiB | 48.7 GB/s | 100% |",
+		"| all_reduce of float32, sum, 2 ranks on GPU 0 (one_shot) | 1 KiB | 20.0 us |  |",
+		"| all_reduce of float32, sum, 2 ranks on GPU 0 (ring) | 64 MiB | 3.00 ms, busbw 20.0 GB/s | 90% |",
+		"| broadcast of float32, 2 ranks on GPU 0 (direct) | 64 MiB | 1.50 ms, busbw 44.7 GB/s |  |",
+		"| all_to_all of float32, 4 ranks (direct) | 64 MiB | 5.00 ms, busbw 10.1 GB/s | 85% |",
+	))
+	require.Equal(t, 1, strings.Count(string(b), "[record]"), "the older one has nothing more")
+
+	// The later record by itself has no links: those are the older one's.
+	require.NoError(t, os.WriteFile(filepath.Join(root, "docs", "measured", "2027-01-02-1xgpu-engine.json"), []byte(doc("08", "0.003")), 0o600))
+	require.NoError(t, run(root, false, io.Discard))
+	b, err = os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	later, older, ok := strings.Cut(string(b), "[record](docs/measured/2027-01-02-1xgpu.json)")
+	require.True(t, ok)
+	require.Contains(t, later, "| all_reduce of float32, sum, 2 ranks on GPU 0 (ring) | 64 MiB | 3.00 ms")
+	require.NotContains(t, older, "all_reduce")
+	require.Contains(t, older, "| link, device to host | 256 MiB | 54.0 GB/s |  |")
+	require.Contains(t, older, "| all_to_all of float32, 4 ranks (direct) |")
 }
 
 // Modelled figures never enter, and no more does what was wrong or is not known.

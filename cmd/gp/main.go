@@ -4,7 +4,7 @@
 //
 //	gp selftest     copy, all-reduce and all-gather random data and check every byte
 //	gp probe        say for every pair of GPUs why P2P is off, and what would turn it on
-//	gp bench        measure links and copies, verified, with the ceilings of the same run
+//	gp bench        measure links, copies and collectives, verified, with the ceilings of the same run
 //	gp sim          list the simulated machines, or show what one is made of
 //	gp version      say which version and commit this is
 //	gp help [NAME]  what a subcommand does and takes
