@@ -179,7 +179,7 @@ func (b *bench) measure(ctx context.Context, finish func(*benchDoc), phases ...p
 }
 
 // measureParts runs parts one after another. Each frees what it has made before
-// the next begins.
+// the next begins. Behind the end of --time no other part begins.
 func (b *bench) measureParts(ctx context.Context, parts []*part) error {
 	grace := b.grace
 	if grace == 0 {
@@ -192,6 +192,7 @@ func (b *bench) measureParts(ctx context.Context, parts []*part) error {
 	}
 	defer context.AfterFunc(ctx, func() { b.watch.end(grace) })()
 	ended := make(chan error, 1)
+	var late []string // parts that --time left nothing for
 	go func() {
 		err := b.judge(ctx)
 		left := 0.0
@@ -201,6 +202,10 @@ func (b *bench) measureParts(ctx context.Context, parts []*part) error {
 		for i, p := range parts {
 			if err != nil {
 				break
+			}
+			if i > 0 && !b.deadline.IsZero() && time.Now().After(b.deadline) {
+				late = append(late, p.title)
+				continue
 			}
 			if !b.deadline.IsZero() {
 				// What a part does not need is the others'.
@@ -239,6 +244,9 @@ func (b *bench) measureParts(ctx context.Context, parts []*part) error {
 		if p.bench != b {
 			b.doc.merge(&p.doc)
 		}
+	}
+	if len(late) > 0 {
+		b.note("--time %v was over before the turn of %s", b.atMost, strings.Join(late, ", "))
 	}
 	if err != nil {
 		b.doc.Error = err.Error()
