@@ -456,25 +456,58 @@ var conformances = []conformance{
 		c.is(api.Success, "MemcpyDtoDAsync without access", c.d.MemcpyDtoDAsync(q, p, big, s))
 		c.is(api.Success, "StreamSynchronize", c.d.StreamSynchronize(s))
 	}},
-	{"kernels reach other GPUs one way", 2, func(c *trial) {
-		can, code := c.d.DeviceCanAccessPeer(0, 1)
-		c.is(api.Success, "DeviceCanAccessPeer", code)
-		p, s := c.device(big), c.stream(api.StreamNonBlocking)
-		_, near := c.function("gp_conform_store")
-		c.use(1)
-		q, t := c.device(big), c.stream(api.StreamNonBlocking)
-		_, far := c.function("gp_conform_store")
-		c.use(0)
-		if can {
+	{"kernels reach other GPUs one way, and a fault comes back", 2, func(c *trial) {
+		f := c.pair()
+		if f.can {
 			c.is(api.Success, "CtxEnablePeerAccess", c.d.CtxEnablePeerAccess(c.ctx[1]))
-			c.is(api.Success, "LaunchKernel", c.d.LaunchKernel(near, shot(s, uint64(q))))
-			c.is(api.Success, "StreamSynchronize", c.d.StreamSynchronize(s))
+			c.is(api.Success, "LaunchKernel", c.d.LaunchKernel(f.near, shot(f.s, uint64(f.q))))
+			c.is(api.Success, "StreamSynchronize", c.d.StreamSynchronize(f.s))
 		}
 		c.use(1)
-		c.is(api.Success, "LaunchKernel the other way", c.d.LaunchKernel(far, shot(t, uint64(p))))
-		c.is(api.IllegalAddress, "StreamSynchronize", c.d.StreamSynchronize(t))
+		c.is(api.Success, "LaunchKernel the other way", c.d.LaunchKernel(f.far, shot(f.t, uint64(f.p))))
+		c.is(api.IllegalAddress, "StreamSynchronize", c.d.StreamSynchronize(f.t))
 		c.use(0)
-		c.is(api.Success, "StreamSynchronize of the other GPU", c.d.StreamSynchronize(s))
+		linked := api.Success
+		if f.can {
+			linked = api.IllegalAddress
+		}
+		c.is(linked, "StreamSynchronize of the other GPU", c.d.StreamSynchronize(f.s))
+	}},
+	{"a fault on the GPU that has access", 2, func(c *trial) {
+		f := c.pair()
+		linked := api.Success
+		if f.can {
+			c.is(api.Success, "CtxEnablePeerAccess", c.d.CtxEnablePeerAccess(c.ctx[1]))
+			linked = api.IllegalAddress
+		}
+		c.is(api.Success, "LaunchKernel", c.d.LaunchKernel(f.near, shot(f.s, 8)))
+		c.is(api.IllegalAddress, "StreamSynchronize", c.d.StreamSynchronize(f.s))
+		c.use(1)
+		c.is(linked, "StreamSynchronize of the other GPU", c.d.StreamSynchronize(f.t))
+		_, code := c.d.MemAlloc(64)
+		c.is(linked, "MemAlloc there", code)
+	}},
+	{"a fault with peer access no more", 2, func(c *trial) {
+		f := c.pair()
+		if f.can {
+			c.is(api.Success, "CtxEnablePeerAccess", c.d.CtxEnablePeerAccess(c.ctx[1]))
+			c.is(api.Success, "CtxDisablePeerAccess", c.d.CtxDisablePeerAccess(c.ctx[1]))
+		}
+		c.is(api.Success, "LaunchKernel", c.d.LaunchKernel(f.near, shot(f.s, 8)))
+		c.is(api.IllegalAddress, "StreamSynchronize", c.d.StreamSynchronize(f.s))
+		c.use(1)
+		c.is(api.Success, "StreamSynchronize of the other GPU", c.d.StreamSynchronize(f.t))
+	}},
+	{"a fault without peer access stays where it is", 2, func(c *trial) {
+		f := c.pair()
+		c.is(api.Success, "LaunchKernel", c.d.LaunchKernel(f.near, shot(f.s, 8)))
+		c.is(api.IllegalAddress, "StreamSynchronize", c.d.StreamSynchronize(f.s))
+		c.use(1)
+		c.is(api.Success, "StreamSynchronize of the other GPU", c.d.StreamSynchronize(f.t))
+		r, code := c.d.MemAlloc(64)
+		c.is(api.Success, "MemAlloc there", code)
+		c.is(api.Success, "LaunchKernel there", c.d.LaunchKernel(f.far, shot(f.t, uint64(r))))
+		c.is(api.Success, "StreamSynchronize there", c.d.StreamSynchronize(f.t))
 	}},
 	{"capture: a stream that is captured", 1, func(c *trial) {
 		s, p := c.stream(api.StreamNonBlocking), c.device(64)
@@ -639,6 +672,29 @@ var conformances = []conformance{
 }
 
 // lose launches what loses the context, and asks it everything.
+// A pair is what a program needs on each of two GPUs: memory, a stream and the
+// storing kernel. can: the first may have access to the second.
+type pair struct {
+	can       bool
+	p, q      api.Ptr
+	s, t      api.Stream
+	near, far api.Function
+}
+
+// pair ends with the first GPU's context current.
+func (c *trial) pair() (f pair) {
+	var code api.Code
+	f.can, code = c.d.DeviceCanAccessPeer(0, 1)
+	c.is(api.Success, "DeviceCanAccessPeer", code)
+	f.p, f.s = c.device(big), c.stream(api.StreamNonBlocking)
+	_, f.near = c.function("gp_conform_store")
+	c.use(1)
+	f.q, f.t = c.device(big), c.stream(api.StreamNonBlocking)
+	_, f.far = c.function("gp_conform_store")
+	c.use(0)
+	return f
+}
+
 func (c *trial) lose(entry string, want api.Code, params ...uint64) {
 	s, other, e, p := c.stream(api.StreamNonBlocking), c.stream(api.StreamNonBlocking), c.event(0), c.device(64)
 	m, f := c.function(entry)

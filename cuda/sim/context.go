@@ -43,6 +43,24 @@ func (m *Machine) ctx() (*context, api.Code) {
 	return c, api.Success
 }
 
+// loseContext makes an error of the context sticky: there, and in the contexts that have
+// peer access to it or it to them, of which it may have left the memory in any
+// state. Measured on two H200: the one with access answers the other's
+// ILLEGAL_ADDRESS from then on.
+func (m *Machine) loseContext(c *context, code api.Code) {
+	all := []*context{c}
+	for _, g := range m.gpus {
+		if o := g.primary; o != nil && o != c && (c.peers[o] || o.peers[c]) {
+			all = append(all, o)
+		}
+	}
+	for _, o := range all {
+		if o.fault == api.Success {
+			o.fault = code
+		}
+	}
+}
+
 func (m *Machine) top(thread uint64) *context {
 	if s := m.current[thread]; len(s) > 0 {
 		return s[len(s)-1]
