@@ -377,6 +377,9 @@ func (p *pageData) pairs() {
 			for c, v := range row {
 				cell := pageCell{Text: m.cell(v)}
 				if v != nil {
+					if m.Unit != "granted" {
+						cell.Text = shortNumber(*v) // as much as a phone has room for
+					}
 					cell.Title = fmt.Sprintf("GPU %d to %d: %s %s%s", m.GPUs[r], m.GPUs[c], m.cell(v), m.Unit, p.Label)
 				}
 				switch {

@@ -87,6 +87,11 @@ func TestBenchPage(t *testing.T) {
 			require.Contains(t, f[1], "modelled", what)
 		}
 	}
+	// Eight GPUs side by side leave a phone room for four digits a cell.
+	for _, f := range regexp.MustCompile(`<td class="h\d" title="[^"]*">(.*?)</td>`).FindAllStringSubmatch(page, -1) {
+		require.LessOrEqual(t, len(f[1]), 4, f[0])
+	}
+	require.Contains(t, body, "<thead>", "on paper each sheet has the table's head")
 	// One that was measured is not.
 	var d benchDoc
 	d.Machine.Name, d.Machine.GPUs = "1x GPU", []string{"GPU"}
