@@ -330,6 +330,7 @@ func (b *bench) until(left time.Duration) time.Duration {
 }
 
 func (b *bench) noteTime(round int) {
+	b.doc.cut = true
 	b.note("--time %v is over: %d of %d rounds were done of %s", b.atMost, round, b.rounds, b.doc.Bench)
 }
 

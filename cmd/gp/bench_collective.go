@@ -82,7 +82,7 @@ const algorithmAuto = "auto"
 func collectiveCommand(o *collectiveOp) *command {
 	operands, flags := "", ""
 	if o.reduces {
-		operands = "[--op OP] "
+		operands = " [--op OP]"
 	}
 	if o.rooted {
 		flags = "[--root RANK] "
@@ -90,7 +90,7 @@ func collectiveCommand(o *collectiveOp) *command {
 	return &command{
 		name:     "bench " + o.name,
 		synopsis: o.sentence,
-		usage: "bench " + o.name + " [-b SIZE -e SIZE [-f N] | --bytes SIZES] [--type TYPE] " + operands + "\n" +
+		usage: "bench " + o.name + " [-b SIZE -e SIZE [-f N] | --bytes SIZES] [--type TYPE]" + operands + "\n" +
 			"       [--ranks N | --same-gpu N] " + flags + "[--algorithm NAME | --compare NAME,NAME] [--gpus LIST]\n" +
 			"       [--low-latency] [--rounds N] [--time TIME] [--sim NAME] [--json | --csv] [--save FILE] [--html FILE]",
 		text: `Measures ` + o.name + `: ` + o.sentence + `. The table is that of nccl-tests: size is the longer of a rank's buffers

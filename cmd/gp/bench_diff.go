@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -73,7 +74,10 @@ func readBenchDoc(name string) (*benchDoc, error) {
 		Bench   *string `json:"bench"`
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return nil, fmt.Errorf("%s: no JSON document of gp bench: %w", name, err)
+		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+			return nil, fmt.Errorf("%s: no JSON: %w", name, err)
+		}
+		return nil, fmt.Errorf("%s: no document of gp bench: one is an object with a version and a kind", name)
 	}
 	if head.Version == nil || head.Bench == nil {
 		return nil, fmt.Errorf("%s: no document of gp bench: it has no version or no kind", name)

@@ -43,7 +43,7 @@ func (o *benchOptions) declare(fl *flag.FlagSet, sizes string) {
 func (o *benchOptions) declareRun(fl *flag.FlagSet) {
 	fl.StringVar(&o.sim, "sim", "", simUsage)
 	fl.IntVar(&o.rounds, "rounds", defaultRounds, "sample everything in turn `N` times, after a round that does not count; on a simulated machine it is 2 unless given")
-	fl.DurationVar(&o.atMost, "time", 0, "stop behind the round in which this much `TIME` is over, such as 30s (0: do all rounds)")
+	fl.Var((*timeSpan)(&o.atMost), "time", "stop behind the round in which this much `TIME` is over, such as 30s (0: do all rounds)")
 }
 
 // declareOutput puts those of them on fl that say what becomes of the figures,

@@ -39,6 +39,7 @@ type benchDoc struct {
 	// Probe is the report of gp probe, where a page was asked for.
 	Probe json.RawMessage `json:"probe,omitempty"`
 	Error string          `json:"error,omitempty"` // what ended the run early
+	cut   bool            // --time left out rounds
 }
 
 // merge takes in what a part of the run has come to.
@@ -48,6 +49,7 @@ func (d *benchDoc) merge(p *benchDoc) {
 	d.Matrices = append(d.Matrices, p.Matrices...)
 	d.Skipped = append(d.Skipped, p.Skipped...)
 	d.Notes = append(d.Notes, p.Notes...)
+	d.cut = d.cut || p.cut
 }
 
 // A benchSkip is a case that did not run.
@@ -340,10 +342,21 @@ func writeBench(w io.Writer, d *benchDoc) error {
 		fmt.Fprintf(w, "\nnote: %s\n", n)
 	}
 	if d.Error == "" && len(d.Results) > 0 {
-		_, err := fmt.Fprintf(w, "\n%d results, medians of %d rounds; %s\n", len(d.Results), d.Rounds, verifiedPhrase(d))
+		_, err := fmt.Fprintf(w, "\n%d results, %s; %s\n", len(d.Results), d.Medians(), verifiedPhrase(d))
 		return err
 	}
 	return nil
+}
+
+// Medians says of what the figures are.
+func (d *benchDoc) Medians() string {
+	switch {
+	case d.Rounds == 1:
+		return "of one round"
+	case d.cut:
+		return fmt.Sprintf("medians of at most %d rounds", d.Rounds)
+	}
+	return fmt.Sprintf("medians of %d rounds", d.Rounds)
 }
 
 func verifiedPhrase(d *benchDoc) string {

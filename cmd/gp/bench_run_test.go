@@ -211,6 +211,7 @@ func TestBenchDiff(t *testing.T) {
 		{[]string{nameA, filepath.Join(t.TempDir(), "none")}, exitFailed, "no such file"},
 		{[]string{nameA, saveText(t, `{"version": 2, "bench": "copy", "results": "of another shape"}`)}, exitFailed, "version 2 of the document, and this program reads version 1"},
 		{[]string{saveText(t, `{"version": 1}`), nameB}, exitFailed, "no document of gp bench"},
+		{[]string{saveText(t, `[1]`), nameB}, exitFailed, "no document of gp bench: one is an object with a version and a kind"},
 		{[]string{saveText(t, `[`), nameB}, exitFailed, "no JSON"},
 	} {
 		code, out, errs := noHost().run(append([]string{"bench", "diff"}, c.args...)...)

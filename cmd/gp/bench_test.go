@@ -219,8 +219,9 @@ func TestBenchSave(t *testing.T) {
 	require.NotEmpty(t, doc.Results)
 
 	// A run that does not come to figures leaves files as they are, and none of its own.
-	code, _, _ = noHost().run("bench", "link", "--bytes", "900TiB", "--save", file)
+	code, _, errs = noHost().run("bench", "link", "--bytes", "900TiB", "--save", file)
 	require.Equal(t, exitUsage, code)
+	require.Contains(t, errs, "900TiB is too much")
 	code, _, errs = noHost().run("bench", "link", "--bytes", "900GiB", "--save", file)
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, errs, "too much")
@@ -247,6 +248,7 @@ func TestBenchRefuses(t *testing.T) {
 		{"link -b 1 -e 2 -f 1", "-f 1"},
 		{"link --rounds 0", "--rounds 0"},
 		{"link --time -1s", "negative"},
+		{"link --time 5", "not a time: want numbers with a unit"},
 		{"link --json --csv", "choose one"},
 		{"link extra", `unexpected argument "extra"`},
 		{"link --sim nosuch", "nosuch"},

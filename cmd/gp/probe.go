@@ -52,7 +52,8 @@ checked transfer failed, 1 if the command itself failed and 2 if it was called w
 		fl.StringVar(&p.facts, "facts", "", "judge the facts in `FILE`, which another machine's --save wrote, instead of this machine")
 		fl.StringVar(&p.save, "save", "", "write the facts to `FILE`, with serial numbers and UUIDs masked")
 		fl.BoolVar(&p.verify, "verify", false, "check pairs that claim P2P by a transfer")
-		fl.DurationVar(&p.each, "verify-time", probe.DefaultTransferTime, "how long one checked transfer may take")
+		p.each = probe.DefaultTransferTime
+		fl.Var((*timeSpan)(&p.each), "verify-time", "how much `TIME` one checked transfer may take")
 		fl.StringVar(&p.branches, "branches", "", "read the published patch branches from `FILE` instead of the built-in table")
 		fl.StringVar(&p.sim, "sim", "", "probe the simulated machine `NAME`, or that of a JSON file (see gp help sim)")
 		return p.run

@@ -17,8 +17,9 @@ import (
 var simCommand = &command{
 	name:     "sim",
 	synopsis: "list the simulated machines, or show what one is made of and where its figures are from",
-	usage:    "sim list | sim show NAME [--json]",
-	text: `list names the simulated machines that other subcommands take with --sim.
+	usage:    "sim [list] | sim show NAME [--json]",
+	text: `list, which is also what it does without a word, names the simulated machines that other subcommands take
+with --sim.
 
 show prints what a machine is made of: its GPUs, its host, and every figure of its model with its source; those
 that were fitted to the machine's own published or measured figures are marked. NAME may also be the path of a
@@ -36,7 +37,7 @@ describe a machine of yours, and how far off the model is where it could be comp
 				return usageError{err}
 			}
 			switch {
-			case len(words) == 1 && words[0] == "list" && !*asJSON:
+			case (len(words) == 0 || len(words) == 1 && words[0] == "list") && !*asJSON:
 				return listMachines(e.stdout)
 			case len(words) == 2 && words[0] == "show":
 				s, err := sim.Load(words[1])

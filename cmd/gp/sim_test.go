@@ -19,6 +19,9 @@ func TestSimList(t *testing.T) {
 	code, out, errs := noHost().run("sim", "list")
 	require.Equal(t, exitOK, code, errs)
 	require.Empty(t, errs)
+	code, same, errs := noHost().run("sim")
+	require.Equal(t, exitOK, code, errs)
+	require.Equal(t, out, same)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, len(sim.Names()))
 	for i, name := range sim.Names() {
@@ -65,7 +68,6 @@ func TestSimRefuses(t *testing.T) {
 		args []string
 		why  string
 	}{
-		{nil, "list, or show"},
 		{[]string{"show"}, "8x4090-p2p"},
 		{[]string{"show", "nosuch"}, "8x4090-p2p"},
 		{[]string{"show", "./nosuch.json"}, "nosuch.json"},

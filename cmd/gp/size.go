@@ -17,8 +17,8 @@ var units = []struct {
 	suffix string
 	factor uint64
 }{
-	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30},
-	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9},
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
 	{"B", 1}, {"", 1},
 }
 
@@ -55,12 +55,12 @@ func parseSize(v string) (uint64, error) {
 		}
 		return n * u.factor, nil
 	}
-	return 0, fmt.Errorf("not a size: want a whole number of bytes, or one with a unit of KiB, MiB, GiB (powers of two) or KB, MB, GB (powers of ten), such as 64MiB")
+	return 0, fmt.Errorf("not a size: want a whole number of bytes, or one with a unit of KiB, MiB, GiB, TiB (powers of two) or KB, MB, GB, TB (powers of ten), such as 64MiB")
 }
 
 // formatSize writes a size in the largest binary unit that divides it.
 func formatSize(n uint64) string {
-	for i := 2; i >= 0; i-- {
+	for i := 3; i >= 0; i-- {
 		if u := units[i]; n >= u.factor && n%u.factor == 0 {
 			return fmt.Sprintf("%d%s", n/u.factor, u.suffix)
 		}

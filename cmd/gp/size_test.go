@@ -12,7 +12,7 @@ func TestParseSize(t *testing.T) {
 	for in, want := range map[string]uint64{
 		"1": 1, "4096": 4096, "17B": 17,
 		"1KiB": 1 << 10, "64MiB": 64 << 20, "2GiB": 2 << 30,
-		"1KB": 1e3, "64MB": 64e6, "2GB": 2e9,
+		"1KB": 1e3, "64MB": 64e6, "2GB": 2e9, "1TiB": 1 << 40, "3TB": 3e12,
 		"64 MiB": 64 << 20,
 	} {
 		got, err := parseSize(in)
@@ -46,7 +46,7 @@ func TestParseSizeRefuses(t *testing.T) {
 }
 
 func TestFormatSize(t *testing.T) {
-	for n, want := range map[uint64]string{1: "1B", 4084: "4084B", 1 << 10: "1KiB", 64 << 20: "64MiB", 3 << 30: "3GiB", 1<<20 + 1: "1048577B", 2048 << 30: "2048GiB"} {
+	for n, want := range map[uint64]string{1: "1B", 4084: "4084B", 1 << 10: "1KiB", 64 << 20: "64MiB", 3 << 30: "3GiB", 1<<20 + 1: "1048577B", 2047 << 30: "2047GiB", 2048 << 30: "2TiB"} {
 		require.Equal(t, want, formatSize(n))
 		back, err := parseSize(want)
 		require.NoError(t, err)
