@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -239,6 +240,14 @@ func TestCollectiveReference(t *testing.T) {
 		collectiveReference(got, c.in, c.t, c.op)
 		require.Equal(t, c.want, got, "%v of %v", c.op, c.t)
 	}
+	// Pieces are put together as a whole is made.
+	var r splitmix
+	base := collectiveData(2*referencePiece+referencePiece/2+rankSkew, gp.TypeUint8, gp.Sum, true, &r)
+	want, got := make([]byte, len(base)-rankSkew), make([]byte, len(base)-rankSkew)
+	in := [][]byte{base, base[rankSkew:]}
+	referencePart(want, in, gp.TypeUint8, gp.Sum)
+	collectiveReference(got, in, gp.TypeUint8, gp.Sum)
+	require.True(t, bytes.Equal(want, got))
 }
 
 func TestBenchP2P(t *testing.T) {

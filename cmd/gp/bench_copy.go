@@ -87,10 +87,13 @@ var copyCases = []*benchCase{
 
 func noPair(b *bench) string {
 	gpus, err := b.chooseGPUs()
-	if err == nil && len(gpus) < 2 {
-		return "there is one GPU"
+	switch {
+	case err != nil || len(gpus) > 1:
+		return ""
+	case len(b.devices) > 1:
+		return "one GPU was chosen"
 	}
-	return ""
+	return "there is one GPU"
 }
 
 // noP2P goes by the driver's word. What it grants must still be proven, by the

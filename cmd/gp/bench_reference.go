@@ -5,6 +5,9 @@ package main
 import (
 	"encoding/binary"
 	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
 
 	"github.com/geforce-p2p/geforce-p2p/gp"
 )
@@ -68,8 +71,36 @@ func elementOf(t gp.Type) floatElement {
 	}
 }
 
-// collectiveReference reduces the ranks' data, element by element, to out.
+// referencePiece is what one goroutine reduces: a multiple of every element.
+const referencePiece = 1 << 20
+
+// collectiveReference reduces the ranks' data, element by element, to out. All
+// processors take part: of many ranks on one GPU it would be the longest step of a
+// run.
 func collectiveReference(out []byte, ranks [][]byte, t gp.Type, op gp.Op) {
+	var next atomic.Int64
+	var wait sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), (len(out)+referencePiece-1)/referencePiece) {
+		wait.Go(func() {
+			views := make([][]byte, len(ranks))
+			for {
+				end := int(next.Add(referencePiece))
+				from := end - referencePiece
+				if from >= len(out) {
+					return
+				}
+				for r := range views {
+					views[r] = ranks[r][from:]
+				}
+				referencePart(out[from:min(end, len(out))], views, t, op)
+			}
+		})
+	}
+	wait.Wait()
+}
+
+// referencePart is collectiveReference of one piece.
+func referencePart(out []byte, ranks [][]byte, t gp.Type, op gp.Op) {
 	if t.Float() {
 		referenceFloat(out, ranks, t, op)
 		return

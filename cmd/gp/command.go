@@ -186,8 +186,12 @@ func (e *environment) list(w io.Writer) {
 func (c *command) help(w io.Writer, fl *flag.FlagSet) {
 	fmt.Fprintf(w, "usage: gp %s\n\n%s\n\n", c.usage, c.text)
 	if len(c.kinds) > 0 {
+		width := 0
 		for _, k := range c.kinds {
-			fmt.Fprintf(w, "  %-12s %s\n", k.name, k.synopsis)
+			width = max(width, len(k.name))
+		}
+		for _, k := range c.kinds {
+			fmt.Fprintf(w, "  %-*s %s\n", width, k.name, k.synopsis)
 		}
 		return
 	}
