@@ -39,6 +39,7 @@ type exchanges struct {
 	last   []*mark
 	launch []exchangeLaunch
 	used   atomic.Bool // the areas are there
+	grid   uint32      // of every launch, where a test says so
 }
 
 type exchangeState uint8
@@ -89,10 +90,32 @@ func (g *Group) area() uint64 {
 	return 0
 }
 
-// fits tells whether the areas hold an exchange.
-func (g *Group) fits(k kernel.Kind, bytes uint64) bool {
-	return bytes > 0 && kernel.AreaNeed(k, bytes, len(g.ranks)) <= g.area()
+// maxExchangeParts is how many exchanges, one behind the other, do one operation.
+const maxExchangeParts = 8
+
+// exchangePart is the bytes of each exchange by which an operation of so many is
+// done: all of them if the areas hold that, or else, of a kind whose elements do
+// not depend on each other, equal parts that they do hold. 0 if that is too many.
+func (g *Group) exchangePart(k kernel.Kind, bytes uint64) uint64 {
+	const align = 256
+	parts := uint64(1)
+	if k == kernel.TwoShot {
+		parts = maxExchangeParts
+	}
+	for n := uint64(1); n <= parts && bytes > 0; n++ {
+		part := bytes
+		if n > 1 {
+			part = alignUp((bytes+n-1)/n, align)
+		}
+		if kernel.AreaNeed(k, part, len(g.ranks)) <= g.area() {
+			return part
+		}
+	}
+	return 0
 }
+
+// fits tells whether the areas hold an exchange, or its parts.
+func (g *Group) fits(k kernel.Kind, bytes uint64) bool { return g.exchangePart(k, bytes) > 0 }
 
 // abort ends the kernels that wait, within some 10 microseconds: what they wait
 // for may never come.
@@ -265,28 +288,51 @@ func (g *Group) loadExchange(x *run) (err error) {
 	return err
 }
 
-// launchAll launches each rank's kernel on its queue. It tells at which rank it
-// failed.
-func (g *Group) launchAll(x *run) (call string, at int, c api.Code) {
-	e := &g.exchanges
-	n := len(g.ranks)
-	size, divisor := uint64(1), uint64(0)
+// exchangeElements is the elements of each exchange by which a run is done, and the
+// bytes of one.
+func (g *Group) exchangeElements(x *run) (part, size uint64) {
+	size = 1
 	if x.kind.Reduces() {
 		size = uint64(x.typ.Size())
-		if x.red == dtype.Avg {
-			divisor = uint64(n)
+	}
+	return g.exchangePart(x.kind, x.count*size) / size, size
+}
+
+// launchAll launches each rank's kernels on its queue: part by part, so that no
+// rank waits for another's later ones to be enqueued. It tells at which rank it
+// failed.
+func (g *Group) launchAll(x *run) (call string, at int, c api.Code) {
+	part, size := g.exchangeElements(x)
+	for off := uint64(0); off < x.count; off += part {
+		if call, at, c = g.launchPart(x, off*size, min(part, x.count-off), size); c != api.Success {
+			break
 		}
+	}
+	return call, at, c
+}
+
+// launchPart launches each rank's kernel for count elements of so many bytes,
+// from a byte of the buffers on.
+func (g *Group) launchPart(x *run, off, count, size uint64) (call string, at int, c api.Code) {
+	e := &g.exchanges
+	n := len(g.ranks)
+	divisor := uint64(0)
+	if x.kind.Reduces() && x.red == dtype.Avg {
+		divisor = uint64(n)
 	}
 	if !x.dry {
 		e.epoch++
 	}
-	grid, threads := kernel.ExchangeShape(x.kind, x.count*size, n)
+	grid, threads := kernel.ExchangeShape(x.kind, count*size, n, g.share)
+	if e.grid > 0 && x.kind != kernel.Handshake {
+		grid = e.grid
+	}
 	area := g.area()
 	for i, r := range g.ranks {
 		l := &e.launch[i]
 		p := &l.params
 		*p = kernel.Exchange{
-			Kind: x.kind, Op: x.red, In: uint64(x.in[i]), Out: uint64(x.out[i]), Count: x.count, Divisor: divisor, Rank: uint64(i), N: uint64(n),
+			Kind: x.kind, Op: x.red, In: uint64(x.in[i]) + off, Out: uint64(x.out[i]) + off, Count: count, Divisor: divisor, Rank: uint64(i), N: uint64(n),
 			Epoch: uint64(e.epoch), DeadlineNs: uint64(e.deadline), Control: uint64(r.mappedPinned(r, r.pinned.size)), AreaBytes: area,
 		}
 		for o, owner := range g.ranks {
@@ -312,7 +358,8 @@ func (g *Group) launchAll(x *run) (call string, at int, c api.Code) {
 // the handshake has tried.
 func (g *Group) exchange(x *run, o *operation) (enqueued bool, err error) {
 	e, d := &g.exchanges, x.api
-	if e.epoch == maxEpoch && !x.dry {
+	part, _ := g.exchangeElements(x)
+	if parts := (x.count + part - 1) / part; uint64(e.epoch)+parts > maxEpoch && !x.dry {
 		if err := g.restartEpochs(x); err != nil {
 			return false, err
 		}

@@ -16,3 +16,11 @@ func (g *Group) Epoch() uint32 {
 	defer g.mu.Unlock()
 	return g.exchanges.epoch
 }
+
+// SetGrid makes all kernels that wait for each other have so many blocks, but for
+// the handshake's; 0 leaves it to their shape.
+func (g *Group) SetGrid(blocks uint32) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.exchanges.grid = blocks
+}

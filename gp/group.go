@@ -43,7 +43,7 @@ type Group struct {
 	allPeers bool          // between all pairs, both ways
 	peerRate float64       // bytes a second of the slowest of them
 	rate     float64       // bytes a second of the slowest link one way; 0: not known
-	share    int           // the most ranks on one link
+	share    int           // the most ranks on one link, which are those of one GPU
 
 	// closing is set first, so that calls that wait for the lock see it.
 	closing atomic.Bool

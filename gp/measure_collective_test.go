@@ -81,10 +81,13 @@ type card struct {
 func newCard(t *testing.T, d *cuda.Driver, n, most int) *card { return newCardOf(t, d, n, most, 0) }
 
 func newCardOf(t *testing.T, d *cuda.Driver, n, most int, pinned int64) *card {
-	o := gp.Options{Driver: d, AllowSameGPU: true, P2P: gp.P2POff, Logger: discard, PinnedBytes: pinned}
-	for range n {
-		o.Devices = append(o.Devices, 0)
-	}
+	return newRanks(t, d, make([]int, n), most, pinned)
+}
+
+// newRanks is that with a GPU for each rank.
+func newRanks(t *testing.T, d *cuda.Driver, gpus []int, most int, pinned int64) *card {
+	n := len(gpus)
+	o := gp.Options{Driver: d, Devices: gpus, AllowSameGPU: true, P2P: gp.P2POff, Logger: discard, PinnedBytes: pinned}
 	g, err := gp.Open(o)
 	require.NoError(t, err)
 	c := &card{t: t, g: g, n: n, got: make([]float32, most/4), want: make([]float32, most/4), noise: make([]float32, most/4)}

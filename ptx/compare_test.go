@@ -166,7 +166,7 @@ func compareExchanges(t *testing.T, d *cuda.Driver, e extent) (all []comparison)
 				}
 				s.upload()
 				mine := s.mem.clone()
-				grid, block := kernel.ExchangeShape(k, uint64(count*size), n)
+				grid, block := kernel.ExchangeShape(k, uint64(count*size), n, n)
 				s.doing = fmt.Sprintf("%v of %d by %d ranks", k, count, n)
 				var members []kernel.Coop
 				for rank := range n {

@@ -215,7 +215,7 @@ func TestExchange(t *testing.T) {
 							kernel.Reduce(typ, op, want, false, ins, 0, divisor)
 							s.upload()
 							before := bytes.Clone(s.device())
-							grid, block := kernel.ExchangeShape(k, uint64(bytesOf), n)
+							grid, block := kernel.ExchangeShape(k, uint64(bytesOf), n, n)
 							if i == 2 {
 								grid = kernel.MaxExchangeBlocks / uint32(max(n/4, 1)) // also blocks without work
 							}
@@ -274,7 +274,7 @@ func TestGather(t *testing.T) {
 					want = append(want, b...)
 				}
 				s.upload()
-				grid, block := kernel.ExchangeShape(kernel.Gather, uint64(count), n)
+				grid, block := kernel.ExchangeShape(kernel.Gather, uint64(count), n, n)
 				s.doing = fmt.Sprintf("gather of %d bytes by %d ranks", count, n)
 				for _, rank := range r.Perm(n) {
 					x := s.exchange(kernel.Gather, 0, count, 0, rank)
@@ -294,7 +294,7 @@ func TestHandshake(t *testing.T) {
 	eachStage(t, func(t *testing.T, d *cuda.Driver, mode Mode) {
 		s := newStage(t, d, mode, 8, 64, 64, 0)
 		f := s.function(kernel.Handshake, 0)
-		grid, block := kernel.ExchangeShape(kernel.Handshake, 1, s.n)
+		grid, block := kernel.ExchangeShape(kernel.Handshake, 1, s.n, s.n)
 		for s.epoch = 2; s.epoch < 20; s.epoch++ {
 			s.doing = fmt.Sprint("handshake ", s.epoch)
 			for rank := range s.n {
@@ -330,7 +330,7 @@ func TestExchangeEnds(t *testing.T) {
 				s.upload() // the interpreter reads nothing that was not written
 				f := s.function(k, typ)
 				s.epoch++
-				grid, block := kernel.ExchangeShape(k, 40_000, s.n)
+				grid, block := kernel.ExchangeShape(k, 40_000, s.n, s.n)
 				s.doing = fmt.Sprintf("%v without one of %d ranks, to end with status %v", k, s.n, want)
 				deadline := 20 * time.Millisecond
 				if want == kernel.StatusAborted {

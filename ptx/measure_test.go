@@ -148,7 +148,7 @@ func TestMeasureExchange(t *testing.T) {
 					want, count, length = gathered, size, size*n
 				}
 				params := make([][]byte, n)
-				usual, threads := kernel.ExchangeShape(k, uint64(size), n)
+				usual, threads := kernel.ExchangeShape(k, uint64(size), n, n)
 				once := func(grid uint32) {
 					s.epoch++
 					for rank := range n {

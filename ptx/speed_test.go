@@ -38,7 +38,7 @@ func interpretFold(t testing.TB, typ dtype.Type) func() uint64 {
 func interpretExchange(t testing.TB) func() uint64 {
 	const count = 64 << 10 / 4
 	p := compileEmbedded(t, llF32, Entries(llF32)[0])
-	grid, block := kernel.ExchangeShape(kernel.OneShot, 4*count, 2)
+	grid, block := kernel.ExchangeShape(kernel.OneShot, 4*count, 2, 2)
 	c := newCrew(t, 2, 4*count, 4*count, 0, crewArena(2, 4*count+64, 4*count+64))
 	return func() (n uint64) {
 		c.epoch++

@@ -286,7 +286,7 @@ func TestExchangeAreas(t *testing.T) {
 				write, read := x.Traffic(dtype.Uint8)
 				require.GreaterOrEqual(t, write, bytes)
 				require.Positive(t, read)
-				blocks, threads := ExchangeShape(k, bytes, n)
+				blocks, threads := ExchangeShape(k, bytes, n, n)
 				require.LessOrEqual(t, blocks, uint32(MaxExchangeBlocks))
 				require.Positive(t, blocks)
 				require.LessOrEqual(t, threads, uint32(BlockThreads))

@@ -173,15 +173,17 @@ func AreaNeed(k Kind, bytes uint64, n int) uint64 {
 }
 
 // ExchangeShape is the grid and the threads a block for a message of so many
-// bytes among n ranks. All ranks launch the same.
+// bytes among n ranks, of which crowd share a GPU at most. All ranks launch the
+// same.
 //
-// The shapes are the best of a sweep on an H200 (exchange in docs/measured). Where
-// many ranks wait, fewer blocks are better than a thread for each unit: what
-// polls takes the link from what it waits for. All ranks' blocks fit one GPU of
-// a hundred multiprocessors, for ranks that share it.
-func ExchangeShape(k Kind, bytes uint64, n int) (blocks, threads uint32) {
+// The shapes are the best of sweeps on an H200 that all ranks share and on two
+// that have one each (exchange and distinct in docs/measured). Where many ranks
+// wait on one link, fewer blocks are better than a thread for each unit: what
+// polls takes the link from what it waits for. All blocks of the ranks of a GPU
+// fit one of a hundred multiprocessors.
+func ExchangeShape(k Kind, bytes uint64, n, crowd int) (blocks, threads uint32) {
 	units := (bytes + k.unitBytes() - 1) / k.unitBytes()
-	most, per := min(uint64(8), 96/uint64(max(n, 1))), uint64(1) // units a thread
+	most, per := min(uint64(8), 96/uint64(max(crowd, 1))), uint64(1) // units a thread
 	switch k {
 	case Handshake:
 		units = MaxInputs // a thread waits for a peer
