@@ -210,7 +210,9 @@ func (g *Group) enqueue(x *run, algorithm string) (Work, error) {
 		return Work{}, err
 	}
 	o := g.begin(x.op, algorithm)
+	g.pass(x.kind != 0)
 	enqueued, err := g.execute(x, o)
+	g.passed(x.kind != 0)
 	if c := x.bind.restore(); c != api.Success && err == nil {
 		enqueued, err = true, g.callError(x.op, x.rank[0], "cuCtxPopCurrent", c)
 	}
@@ -260,7 +262,9 @@ func (g *Group) order(x *run, hub int, algorithm string) (Work, error) {
 		return Work{}, err
 	}
 	o := g.begin(x.op, algorithm)
+	g.pass(false)
 	call, r, c := g.orderCalls(x, hub, o)
+	g.passed(false)
 	if c2 := x.bind.restore(); c2 != api.Success && c == api.Success {
 		call, r, c = "cuCtxPopCurrent", hub, c2
 	}

@@ -226,7 +226,9 @@ func (g *Group) handshake(off func(why string) (bool, error)) (bool, error) {
 	for i := range e.launch {
 		e.launch[i].queue = x.stream[i]
 	}
+	g.pass(true)
 	call, at, c := g.launchAll(x)
+	g.passed(true)
 	e.deadline = was
 	if c != api.Success {
 		g.abort()

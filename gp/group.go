@@ -34,6 +34,7 @@ type Group struct {
 	opts    Options
 	kernels *ptx.Loader
 	ranks   []*Rank
+	gates   []*gate // of their GPUs
 	blocks  []*block
 	// oneBlock says that the ranks' pinned memory lies in one block, stride bytes
 	// from rank to rank.
@@ -146,6 +147,9 @@ func (g *Group) openRanks(op string, ordinals []int) error {
 			return err
 		}
 		g.ranks = append(g.ranks, r)
+	}
+	if err := g.needGates(); err != nil {
+		return err
 	}
 	return g.takePinned(op)
 }
@@ -282,6 +286,7 @@ func (g *Group) Close() error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	defer g.dropGates()
 	failed := g.Err() != nil
 	g.relaxed(func() {
 		for _, r := range g.ranks {

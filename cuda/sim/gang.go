@@ -20,9 +20,16 @@ import (
 // model has it for all machines.
 const hop = 2400 * time.Nanosecond
 
-// grace is how long, in real time, a thread that waits lets the others launch
-// what is missing before virtual time runs to a kernel's deadline.
-const grace = 2 * time.Millisecond
+// While a kernel waits for one that is not launched, a thread that waits too, or
+// sleeps, does not take virtual time to the kernel's deadline before the others
+// have had real time to launch it: grace by grace, until they have made no call
+// for as long as quiet, or for mostWait at most. A thread that is about to launch
+// may not be running, where there are more threads than processors.
+const (
+	grace    = 2 * time.Millisecond
+	quiet    = 40 * time.Millisecond
+	mostWait = 10 * time.Second
+)
 
 // longest bounds deadlines, which are any 64-bit number.
 const longest = 1000 * time.Hour
@@ -42,10 +49,28 @@ type gang struct {
 	begun   int
 	flowing int // that still move bytes
 	broken  bool
-	patient bool // another thread was given the chance to launch what is missing
+	awaited awaited
 
 	order *order // if the machine watches
 	seq   int    // of the order
+}
+
+// awaited is how long other threads were given to launch what a gang lacks.
+type awaited struct {
+	asked, heard time.Time // for the first time, and when there was a new call
+	calls        uint64
+}
+
+// enough tells whether it was long enough, when they have made so many calls.
+func (a *awaited) enough(calls uint64) bool {
+	now := time.Now()
+	if a.asked.IsZero() {
+		a.asked = now
+	}
+	if a.heard.IsZero() || a.calls != calls {
+		a.heard, a.calls = now, calls
+	}
+	return now.Sub(a.heard) >= quiet || now.Sub(a.asked) >= mostWait
 }
 
 // A member is one launch.
@@ -57,11 +82,12 @@ type member struct {
 	coop kernel.Coop
 	v    view
 
-	abort   *uint32 // the word in its control page
-	begun   bool    // in time
-	waiting bool    // likewise, and others have not
-	gaveUp  kernel.StatusCode
-	tried   uint64 // the step at which it could not go on
+	abort    *uint32 // the word in its control page
+	begun    bool    // in time
+	waiting  bool    // likewise, and others have not
+	deadline time.Duration
+	gaveUp   kernel.StatusCode
+	tried    uint64 // the step at which it could not go on
 
 	start clock    // what its launch is ordered behind, its own step included
 	reads *toucher // of the peers' areas
@@ -80,6 +106,7 @@ type gangs struct {
 	waiting []*member
 	gaveUp  func(*node) // runs the bytes of one that has just given up
 	stamp   uint64      // counts what is done to bytes
+	calls   uint64      // counts the host's
 }
 
 // launch enqueues a kernel that waits for its peers.
@@ -182,7 +209,8 @@ func (t *timeline) begin(k *member, at time.Duration) {
 	}
 	k.waiting = true
 	t.gangs.waiting = append(t.gangs.waiting, k)
-	t.expire(k, at+time.Duration(min(k.x.DeadlineNs, uint64(longest))), kernel.StatusTimedOut)
+	k.deadline = at + k.patience()
+	t.expire(k, k.deadline, kernel.StatusTimedOut)
 	if k.aborted() {
 		t.expire(k, at+kernel.LookNs, kernel.StatusAborted)
 	}
@@ -244,13 +272,43 @@ func (t *timeline) impatient() bool {
 			return false
 		}
 	}
-	g := next.n.member.g
-	if g.patient || g.broken || len(g.members) == g.n {
-		return false
-	}
-	g.patient = true
-	return true
+	return t.gangs.await(next.n.member.g)
 }
+
+// await tells whether others are to be given time to launch what a gang lacks.
+func (all *gangs) await(g *gang) bool {
+	return !g.broken && len(g.members) < g.n && !g.awaited.enough(all.calls)
+}
+
+// hold is for a thread that is about to let virtual time pass without a call.
+func (m *Machine) hold(pass time.Duration) {
+	if len(m.line.gangs.open) == 0 {
+		return
+	}
+	for m.advance(); m.line.gangs.late(m.clock, pass); m.advance() {
+		m.giveWay()
+	}
+}
+
+// late tells whether a kernel would reach its deadline within a time from now, and
+// others are to be given time to launch what it waits for.
+func (all *gangs) late(now, pass time.Duration) bool {
+	for _, g := range all.open {
+		for _, k := range g.members {
+			over := k.deadline
+			if !k.begun {
+				over = now + k.patience()
+			}
+			if over <= now+pass && all.await(g) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// patience is how long the kernel waits for its peers.
+func (k *member) patience() time.Duration { return time.Duration(min(k.x.DeadlineNs, uint64(longest))) }
 
 // giveWay lets other threads make their calls, while this one waits.
 func (m *Machine) giveWay() {

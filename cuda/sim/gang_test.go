@@ -315,6 +315,47 @@ func TestGangDeadline(t *testing.T) {
 	}
 }
 
+// A thread that waits for a kernel, one of whose peers another thread launches
+// late, waits for that: whatever deadlines of kernels that are over lie ahead, and
+// also if the thread that launches makes many calls before.
+func TestGangLaunchedLate(t *testing.T) {
+	c := newCrew(t, "2x4090", []int{0, 1}, Watch())
+	c.epoch = 1
+	for r := range c.n {
+		c.ok(c.launch(r, kernel.OneShot, c.streams[r]))
+	}
+	c.d.Host().Sleep(crewDeadline / 4)
+	c.sync(0)
+	c.epoch++
+	began := c.d.Host().Now()
+	c.ok(c.launch(0, kernel.OneShot, c.streams[0]))
+	ended := make(chan api.Code)
+	go func() { ended <- c.d.StreamSynchronize(c.streams[0]) }()
+	for range 10 {
+		time.Sleep(quiet / 4)
+		require.Equal(t, api.NotReady, c.d.StreamQuery(c.streams[0]))
+	}
+	c.ok(c.launch(1, kernel.OneShot, c.streams[1]))
+	require.Equal(t, api.Success, <-ended)
+	c.sync(1)
+	require.Equal(t, kernel.StatusNone, c.status(0).Code)
+	require.Less(t, c.d.Host().Now()-began, crewDeadline/2)
+}
+
+// The same of a thread that sleeps.
+func TestGangSleeper(t *testing.T) {
+	c := newCrew(t, "2x4090", []int{0, 1})
+	c.epoch = 1
+	c.ok(c.launch(0, kernel.OneShot, c.streams[0]))
+	slept := make(chan struct{})
+	go func() { c.d.Host().Sleep(crewDeadline * 2); close(slept) }()
+	time.Sleep(quiet / 4)
+	c.ok(c.launch(1, kernel.OneShot, c.streams[1]))
+	<-slept
+	c.sync(0)
+	require.Equal(t, kernel.StatusNone, c.status(0).Code)
+}
+
 // The same by polling, where no call waits; and a deadline longer than a test.
 func TestGangAbort(t *testing.T) {
 	c := newCrew(t, "2x4090", []int{0, 1})

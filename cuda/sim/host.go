@@ -28,6 +28,7 @@ func (h *host) Now() time.Duration {
 // Sleep advances the clock and returns at once.
 func (h *host) Sleep(d time.Duration) {
 	h.m.mu.Lock()
+	h.m.hold(max(d, 0))
 	h.m.clock += max(d, 0)
 	h.m.mu.Unlock()
 	// Whoever polls with a sleep in between lets others go on meanwhile.

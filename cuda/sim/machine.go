@@ -209,4 +209,7 @@ func (m *Machine) Close() error {
 }
 
 // charge adds what a call costs to the host's clock.
-func (m *Machine) charge(f Figure) { m.clock += f.us() }
+func (m *Machine) charge(f Figure) {
+	m.clock += f.us()
+	m.line.gangs.calls++
+}

@@ -160,8 +160,12 @@ func (t *timeline) until(n *node) bool {
 	return true
 }
 
-// peek is the time of the next event.
+// peek is the time of the next event. The deadline of a kernel that no longer
+// waits is none: time would run to it while nothing else happens.
 func (t *timeline) peek() (at time.Duration, ok bool) {
+	for len(t.marks) > 0 && t.marks[0].why == expiry && !t.marks[0].n.member.waiting {
+		heap.Pop(&t.marks)
+	}
 	at = math.MaxInt64
 	if len(t.marks) > 0 {
 		at, ok = t.marks[0].at, true
