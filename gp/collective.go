@@ -3,6 +3,7 @@
 package gp
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -490,7 +491,7 @@ func (g *Group) choose(c *call, o *CallOptions) (choice, error) {
 				return ch, "", err
 			}
 			if !on {
-				return ch, g.exchanges.why, nil
+				return ch, cmp.Or(g.exchanges.why, "whether the kernels of all ranks run at once is not tried while the ranks' streams have work"), nil
 			}
 		}
 		return ch, "", nil

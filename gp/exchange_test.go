@@ -258,6 +258,27 @@ func TestExchangesOff(t *testing.T) {
 	}
 }
 
+// TestBusyStreamsAtFirst: a group whose streams are busy when kernels that wait for
+// each other would first be used does without them until they are idle.
+func TestBusyStreamsAtFirst(t *testing.T) {
+	for name, machine := range places {
+		t.Run(name, func(t *testing.T) {
+			x := newTroupe(t, machineOf(t, machine), 3)
+			r := x.g.Ranks()[1]
+			busy := alloc(t, r, gp.TypeUint8, 64)
+			newProducer(t, r.Context()).fill(r.Stream(), busy.Ptr(), 64, 1, time.Hour)
+			w, err := x.shot(gp.AlgorithmAuto)
+			require.NoError(t, err)
+			require.Equal(t, "direct", w.Algorithm())
+			require.NoError(t, r.Stream().Synchronize())
+			x.works(gp.AlgorithmAuto)
+			w, err = x.shot(gp.AlgorithmAuto)
+			require.NoError(t, err)
+			require.Equal(t, "one_shot", w.Algorithm())
+		})
+	}
+}
+
 // TestHandshakeFails: ranks whose kernels do not run at once do without.
 func TestHandshakeFails(t *testing.T) {
 	for name, machine := range places {
