@@ -46,7 +46,8 @@ soak:
 	FUZZTIME=5m .ci/run fuzz
 	CGO_ENABLED=0 $(GO) test -gcflags='all=-N -l' ./...
 	GP_SOAK=1 CGO_ENABLED=0 $(GO) test -count=$(SOAK_COUNT) -timeout 6h -run '^(TestInterpreterAgrees|TestMutants)$$' ./ptx
-	CGO_ENABLED=1 $(GO) test -race -count=$(SOAK_COUNT) -timeout 6h $(SOAK_PACKAGES)
+	GP_LOAD=5m CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 1h -run '^TestLoad$$' ./gp
+	GP_LOAD=3s CGO_ENABLED=1 $(GO) test -race -count=$(SOAK_COUNT) -timeout 6h $(SOAK_PACKAGES)
 
 clean:
 	rm -rf build

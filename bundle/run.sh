@@ -40,6 +40,8 @@
 #   GP_MULTI_TIME      seconds in which multi must end (default 90, and 30 a GPU); it
 #                      also decides which sizes are measured, and how much of NCCL
 #   GP_MULTI_MOST      bytes of multi's largest size (default: 1 GiB)
+#   GP_BUNDLE_LOAD     how long the load test runs once more, alone and on all GPUs:
+#                      "3m", "90s" (default: not at all)
 #   GP_BUNDLE_BENCH    packages whose benchmarks run (default "cuda internal/libcuda")
 set -uo pipefail
 export LC_ALL=C
@@ -132,19 +134,14 @@ collect_skips() { # package, log
     done < <(grep -E -e '--- SKIP: |^ +[A-Za-z0-9_]+\.go:[0-9]+: ' "$2")
 }
 
-while IFS= read -r pkg; do
-    # shellcheck disable=SC2053 # a pattern is meant
-    [[ $pkg == $only ]] || continue
-    # The one binary that is built with cgo asks for a glibc of some age.
-    if [[ $pkg == probe/gonvml ]] && ! "$here/tree/$pkg/run.test" -test.list '^$' >"$tmp/one.log" 2>&1; then
-        echo "$pkg all: does not start here: $(tail -n 1 "$tmp/one.log")" >>"$out/skipped.txt"
-        continue
-    fi
+test_binary() { # package, seconds, what it is called, then arguments of the binary
+    local pkg=$1 seconds=$2 name=$3 at rc pass fail skip line
+    shift 3
     at=$(now)
-    (cd "$here/tree/$pkg" && timeout -k 10 $((limit + 10)) ./run.test -test.v -test.count=1 -test.timeout "${limit}s") >"$tmp/one.log" 2>&1
+    (cd "$here/tree/$pkg" && timeout -k 10 $((seconds + 10)) ./run.test -test.v -test.count=1 -test.timeout "${seconds}s" "$@") >"$tmp/one.log" 2>&1
     rc=$?
     {
-        echo "##### $pkg (exit $rc)"
+        echo "##### $name (exit $rc)"
         cat "$tmp/one.log"
     } >>"$log"
     collect_skips "$pkg" "$tmp/one.log"
@@ -153,12 +150,33 @@ while IFS= read -r pkg; do
     skip=$(grep -c -- '--- SKIP: ' "$tmp/one.log")
     if ((rc != 0)); then
         while IFS= read -r line; do
-            failed+=("$pkg: $(trim "$line")")
+            failed+=("$name: $(trim "$line")")
         done < <(grep -E -e '--- FAIL: |^panic: |^fatal error: |^SIG[A-Z]+: ' "$tmp/one.log" | head -n 20)
-        ((fail > 0)) || failed+=("$pkg: exit $rc: $(tail -n 1 "$tmp/one.log")")
+        ((fail > 0)) || failed+=("$name: exit $rc: $(tail -n 1 "$tmp/one.log")")
     fi
-    say "$(printf 'test %-28s pass %4d  fail %2d  skip %3d  exit %d  %4d s' "$pkg" "$pass" "$fail" "$skip" "$rc" $(($(now) - at)))"
+    say "$(printf 'test %-28s pass %4d  fail %2d  skip %3d  exit %d  %4d s' "$name" "$pass" "$fail" "$skip" "$rc" $(($(now) - at)))"
+}
+
+while IFS= read -r pkg; do
+    # shellcheck disable=SC2053 # a pattern is meant
+    [[ $pkg == $only ]] || continue
+    # The one binary that is built with cgo asks for a glibc of some age.
+    if [[ $pkg == probe/gonvml ]] && ! "$here/tree/$pkg/run.test" -test.list '^$' >"$tmp/one.log" 2>&1; then
+        echo "$pkg all: does not start here: $(tail -n 1 "$tmp/one.log")" >>"$out/skipped.txt"
+        continue
+    fi
+    test_binary "$pkg" "$limit" "$pkg"
 done <"$here/packages"
+
+# A long run of the load test, whose record is the "load" of what is measured.
+if [[ -n ${GP_BUNDLE_LOAD-} ]]; then
+    case $GP_BUNDLE_LOAD in
+    *m) seconds=$((${GP_BUNDLE_LOAD%m} * 60)) ;;
+    *) seconds=${GP_BUNDLE_LOAD%s} ;;
+    esac
+    GP_LOAD=${seconds}s test_binary gp $((seconds + 120)) "gp, load of $GP_BUNDLE_LOAD" -test.run '^TestLoad$/^gpu$'
+    say "$(printf 'load %s' "$(grep -A 60 'load_test.go:[0-9]*: {$' "$tmp/one.log" | grep -E '"(seconds|copies|collectives|groups_opened|cancellations)"' | tr -d ' \n')")"
+fi
 
 : >"$out/bench.txt"
 for pkg in $bench; do
