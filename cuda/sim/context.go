@@ -43,20 +43,13 @@ func (m *Machine) ctx() (*context, api.Code) {
 	return c, api.Success
 }
 
-// loseContext makes an error of the context sticky: there, and in the contexts that have
-// peer access to it or it to them, of which it may have left the memory in any
-// state. Measured on two H200: the one with access answers the other's
-// ILLEGAL_ADDRESS from then on.
-func (m *Machine) loseContext(c *context, code api.Code) {
-	all := []*context{c}
+// lose makes the error of a kernel sticky: in all contexts of the process, peers or
+// not. Measured on two H200, for ILLEGAL_ADDRESS; the driver's documentation says
+// of all such errors that the process has to end.
+func (m *Machine) lose(code api.Code) {
 	for _, g := range m.gpus {
-		if o := g.primary; o != nil && o != c && (c.peers[o] || o.peers[c]) {
-			all = append(all, o)
-		}
-	}
-	for _, o := range all {
-		if o.fault == api.Success {
-			o.fault = code
+		if c := g.primary; c != nil && c.fault == api.Success {
+			c.fault = code
 		}
 	}
 }

@@ -25,6 +25,9 @@
 // should have been in front of: see RaceError. PeerZeros, PeerMirror, PinnedLimit,
 // Lose and Stall make a machine that is broken in ways that real ones are.
 //
+// The error of a kernel is sticky on every GPU of the process, as it is on two
+// H200, which are no peers then; contexts that are made anew afterwards are well.
+//
 // # Time
 //
 // Time is virtual: calls cost what the machine's description says, copies and

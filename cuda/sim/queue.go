@@ -176,7 +176,7 @@ func (m *Machine) step() bool {
 // retire takes a command off a stream's front, whose bytes have run.
 func (m *Machine) retire(s *stream, code api.Code) {
 	if code != api.Success {
-		m.loseContext(s.ctx, code)
+		m.lose(code)
 	}
 	m.line.gangs.stamp++
 	n := s.pending[0]

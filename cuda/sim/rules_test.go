@@ -483,7 +483,9 @@ var rules = []rule{
 		r.is(api.IllegalAddress, c)
 		r.is(api.IllegalAddress, r.d.MemsetD8Async(p, 0, 1, s))
 		r.is(api.IllegalAddress, r.d.CtxSynchronize())
-		r.device(1, 64) // the other GPU is well
+		r.use(1) // the other GPUs of the process are lost with it
+		_, c = r.d.MemAlloc(1)
+		r.is(api.IllegalAddress, c)
 		r.ok(r.d.DevicePrimaryCtxRelease(0))
 		fresh, c := r.d.DevicePrimaryCtxRetain(0)
 		r.ok(c)
