@@ -24,7 +24,7 @@ stage=$work/gpu
 # which asks the go command, and what only serves the build or other tests.
 skip() {
     case $1 in
-    . | cmd/* | bench/* | examples/* | tools/* | internal/arch | internal/testenv | ptx/internal/genptx | internal/ptxvm/isa) return 0 ;;
+    . | cmd/* | bench/* | examples/* | tools/* | internal/arch | internal/testenv | ptx/internal/genptx | internal/ptxvm/isa | probe/nvml/nvmlsim) return 0 ;;
     esac
     return 1
 }

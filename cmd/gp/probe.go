@@ -14,6 +14,7 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/cuda/sim"
 	"github.com/geforce-p2p/geforce-p2p/probe"
 	"github.com/geforce-p2p/geforce-p2p/probe/nvml"
+	"github.com/geforce-p2p/geforce-p2p/probe/nvml/nvmlsim"
 )
 
 // Exit codes of probe beside the common ones.
@@ -157,7 +158,7 @@ func (p *probeRun) collect(ctx context.Context, e *environment) (f *probe.Facts,
 		if err != nil {
 			return nil, nil, nil, simError(p.sim, err)
 		}
-		library = simNVML(&s)
+		library = nvmlsim.New(s)
 		if d, done, err = e.openSim(p.sim); err != nil {
 			return nil, nil, nil, simError(p.sim, err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/cuda/sim"
 	"github.com/geforce-p2p/geforce-p2p/probe"
+	"github.com/geforce-p2p/geforce-p2p/probe/nvml/nvmlsim"
 )
 
 func main() {
@@ -29,7 +30,7 @@ func run(ctx context.Context, machine string) error {
 			return err
 		}
 		defer m.Close()
-		o.Driver = m.Driver()
+		o.Driver, o.NVML = m.Driver(), nvmlsim.New(m.Spec())
 	}
 	// Facts are what could be read, and why the rest could not. That there is no
 	// driver is a fact too, and no error.

@@ -28,6 +28,7 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/cuda/sim"
 	"github.com/geforce-p2p/geforce-p2p/gp"
 	"github.com/geforce-p2p/geforce-p2p/probe"
+	"github.com/geforce-p2p/geforce-p2p/probe/nvml/nvmlsim"
 )
 
 func main() {
@@ -47,12 +48,13 @@ func main() {
 // run serves until ctx ends, and then drains.
 func run(ctx context.Context, log *slog.Logger, listen, machine string, grace time.Duration) (err error) {
 	o := gp.Options{Logger: log}
+	s := &service{}
 	if machine != "" {
 		m, err := sim.Open(machine)
 		if err != nil {
 			return err
 		}
-		o.Driver = m.Driver()
+		o.Driver, s.probe.NVML = m.Driver(), nvmlsim.New(m.Spec())
 	}
 	g, err := gp.Open(o)
 	if err != nil {
@@ -62,7 +64,7 @@ func run(ctx context.Context, log *slog.Logger, listen, machine string, grace ti
 		log.Info("closing", "stats", g.Stats())
 		err = errors.Join(err, g.Close()) // waits for what is in flight
 	}()
-	s := &service{g: g}
+	s.g, s.probe.Driver = g, g.Driver()
 	for _, r := range g.Ranks() {
 		b, err := r.Alloc(gp.TypeUint64, 1)
 		if err != nil {
@@ -94,6 +96,7 @@ func run(ctx context.Context, log *slog.Logger, listen, machine string, grace ti
 type service struct {
 	g        *gp.Group
 	words    []gp.Buffer // of health, one a rank
+	probe    probe.Options
 	draining atomic.Bool
 	probing  sync.Mutex // reading facts is some hundred files and calls: one at a time
 }
@@ -103,7 +106,7 @@ func (s *service) routes() http.Handler {
 	m.HandleFunc("GET /probe", func(w http.ResponseWriter, r *http.Request) {
 		s.probing.Lock()
 		defer s.probing.Unlock()
-		facts, err := probe.Collect(r.Context(), probe.Options{Driver: s.g.Driver()})
+		facts, err := probe.Collect(r.Context(), s.probe)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return

@@ -71,11 +71,12 @@ func TestService(t *testing.T) {
 	}
 
 	var report struct{ Pairs []struct{ State string } }
-	if err := json.Unmarshal([]byte(get("/probe", http.StatusOK)), &report); err != nil {
+	body := get("/probe", http.StatusOK)
+	if err := json.Unmarshal([]byte(body), &report); err != nil {
 		t.Fatal(err)
 	}
-	if len(report.Pairs) != 2 || report.Pairs[0].State != "off" {
-		t.Fatalf("report: %+v", report)
+	if len(report.Pairs) != 2 || report.Pairs[0].State != "off" || !strings.Contains(body, "driver-refusal") {
+		t.Fatalf("report: %s", body)
 	}
 	get("/healthz", http.StatusOK)
 	if stats := get("/stats", http.StatusOK); !strings.Contains(stats, `"PinnedBytes":67108864`) {

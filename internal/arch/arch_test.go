@@ -41,8 +41,10 @@ var allowed = map[string][]string{
 	// arithmetic that the interpreter runs, and the most inputs of a fold.
 	"gp/internal/plan": {"internal/dtype", "internal/kernel"},
 
-	"probe":      {"probe/...", "cuda", "internal/..."},
+	"probe":      {"probe/nvml", "cuda", "internal/..."},
 	"probe/nvml": {"internal/dl"},
+	// Not of probe, which would link the simulator into every program.
+	"probe/nvml/nvmlsim": {"probe/nvml", "cuda/sim"},
 
 	"ptx":                 {"nvrtc", "cuda", "internal/..."},
 	"ptx/internal/genptx": {"internal/ptxvm/isa", "internal/dtype", "internal/kernel"},

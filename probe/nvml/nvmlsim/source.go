@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package nvmlsim is NVML of the simulated machines of cuda/sim, so that the probe
+// has of them what it has of real ones:
+//
+//	m, err := sim.Open("2x4090")
+//	...
+//	facts, err := probe.Collect(ctx, probe.Options{Driver: m.Driver(), NVML: nvmlsim.New(m.Spec())})
+package nvmlsim
 
 import (
 	"fmt"
@@ -18,44 +24,45 @@ var p2pStatuses = map[string]nvml.P2PStatus{
 	"DR": nvml.P2PDisabledByRegistry, "NS": nvml.P2PNotSupported, "U": nvml.P2PUnknown,
 }
 
-// simNVML is NVML of a simulated machine, as far as its description goes: nil if
-// that does not say what NVML answers for a pair.
-func simNVML(s *sim.Spec) nvml.Source {
+// New returns NVML as a machine's description has it. What that does not say is
+// answered with nvml.ErrNotSupported. It returns nil, which is no source at all,
+// where the description does not say what NVML answers for a pair.
+func New(s sim.Spec) nvml.Source {
 	status, ok := p2pStatuses[s.Module.P2PStatus]
 	if !ok || s.Module.Version == "" {
 		return nil
 	}
-	return &simSource{s, status}
+	return &source{&s, status}
 }
 
-type simSource struct {
+type source struct {
 	spec   *sim.Spec
 	denied nvml.P2PStatus // for pairs without peer access
 }
 
 func unsupported(op string) error { return &nvml.Error{Op: op, Code: nvml.ErrNotSupported} }
 
-func (s *simSource) Library() string                { return "simulated" }
-func (s *simSource) DriverVersion() (string, error) { return s.spec.Module.Version, nil }
-func (s *simSource) NVMLVersion() (string, error) {
+func (s *source) Library() string                { return "simulated" }
+func (s *source) DriverVersion() (string, error) { return s.spec.Module.Version, nil }
+func (s *source) NVMLVersion() (string, error) {
 	return fmt.Sprintf("%d.%s", s.spec.DriverVersion/1000, s.spec.Module.Version), nil
 }
-func (s *simSource) CUDAVersion() (int, error) { return s.spec.DriverVersion, nil }
-func (s *simSource) ConfCompute() (nvml.ConfCompute, error) {
+func (s *source) CUDAVersion() (int, error) { return s.spec.DriverVersion, nil }
+func (s *source) ConfCompute() (nvml.ConfCompute, error) {
 	return nvml.ConfCompute{}, nil
 }
-func (s *simSource) Count() (int, error) { return len(s.spec.GPUs), nil }
-func (s *simSource) Close() error        { return nil }
+func (s *source) Count() (int, error) { return len(s.spec.GPUs), nil }
+func (s *source) Close() error        { return nil }
 
-func (s *simSource) Device(i int) (nvml.Device, error) {
+func (s *source) Device(i int) (nvml.Device, error) {
 	if i < 0 || i >= len(s.spec.GPUs) {
 		return nil, &nvml.Error{Op: "nvmlDeviceGetHandleByIndex_v2", Code: nvml.ErrInvalidArgument}
 	}
-	return &simDevice{s, i}, nil
+	return &device{s, i}, nil
 }
 
 // find is the first GPU for which is holds.
-func (s *simSource) find(op string, is func(g *sim.GPU) bool) (nvml.Device, error) {
+func (s *source) find(op string, is func(g *sim.GPU) bool) (nvml.Device, error) {
 	i := slices.IndexFunc(s.spec.GPUs, func(g sim.GPU) bool { return is(&g) })
 	if i < 0 {
 		return nil, &nvml.Error{Op: op, Code: nvml.ErrNotFound}
@@ -63,7 +70,7 @@ func (s *simSource) find(op string, is func(g *sim.GPU) bool) (nvml.Device, erro
 	return s.Device(i)
 }
 
-func (s *simSource) DeviceByBusID(id string) (nvml.Device, error) {
+func (s *source) DeviceByBusID(id string) (nvml.Device, error) {
 	want, _ := nvml.NormalBusID(id)
 	return s.find("nvmlDeviceGetHandleByPciBusId_v2", func(g *sim.GPU) bool {
 		got, ok := nvml.NormalBusID(g.PCIBusID)
@@ -71,29 +78,29 @@ func (s *simSource) DeviceByBusID(id string) (nvml.Device, error) {
 	})
 }
 
-func (s *simSource) DeviceByUUID(uuid string) (nvml.Device, error) {
+func (s *source) DeviceByUUID(uuid string) (nvml.Device, error) {
 	return s.find("nvmlDeviceGetHandleByUUID", func(g *sim.GPU) bool { return "GPU-"+g.UUID == uuid })
 }
 
-// simDevice is a GPU of a simSource. What a description does not say is not
+// device is a GPU of a source. What a description does not say is not
 // supported.
-type simDevice struct {
-	s *simSource
+type device struct {
+	s *source
 	i int
 }
 
-func (d *simDevice) gpu() *sim.GPU { return &d.s.spec.GPUs[d.i] }
+func (d *device) gpu() *sim.GPU { return &d.s.spec.GPUs[d.i] }
 
-func (d *simDevice) Name() (string, error)   { return d.gpu().Name, nil }
-func (d *simDevice) UUID() (string, error)   { return "GPU-" + d.gpu().UUID, nil }
-func (d *simDevice) Serial() (string, error) { return "", unsupported("nvmlDeviceGetSerial") }
-func (d *simDevice) VBIOS() (string, error) {
+func (d *device) Name() (string, error)   { return d.gpu().Name, nil }
+func (d *device) UUID() (string, error)   { return "GPU-" + d.gpu().UUID, nil }
+func (d *device) Serial() (string, error) { return "", unsupported("nvmlDeviceGetSerial") }
+func (d *device) VBIOS() (string, error) {
 	if v := d.gpu().PCI.VBIOS; v != "" {
 		return v, nil
 	}
 	return "", unsupported("nvmlDeviceGetVbiosVersion")
 }
-func (d *simDevice) Architecture() (nvml.Architecture, error) {
+func (d *device) Architecture() (nvml.Architecture, error) {
 	// By the compute capability: nvml.h counts Turing as 6, Ampere as 7, Ada as 8,
 	// Hopper as 9 and Blackwell as 10.
 	switch g := d.gpu(); {
@@ -110,10 +117,10 @@ func (d *simDevice) Architecture() (nvml.Architecture, error) {
 	}
 	return nvml.ArchitectureUnknown, nil
 }
-func (d *simDevice) Minor() (int, error)          { return d.i, nil }
-func (d *simDevice) DisplayActive() (bool, error) { return false, nil }
+func (d *device) Minor() (int, error)          { return d.i, nil }
+func (d *device) DisplayActive() (bool, error) { return false, nil }
 
-func (d *simDevice) PCI() (nvml.PCI, error) {
+func (d *device) PCI() (nvml.PCI, error) {
 	p := &d.gpu().PCI
 	id, _ := nvml.NormalBusID(d.gpu().PCIBusID)
 	hex := func(s string) uint64 { // the description was checked
@@ -124,11 +131,11 @@ func (d *simDevice) PCI() (nvml.PCI, error) {
 		Subsystem: uint32(hex(p.SubsystemDevice)<<16 | hex(p.SubsystemVendor))}, nil
 }
 
-func (d *simDevice) Memory() (nvml.Memory, error) {
+func (d *device) Memory() (nvml.Memory, error) {
 	n := d.gpu().MemoryBytes
 	return nvml.Memory{Total: n, Free: n}, nil
 }
-func (d *simDevice) BAR1() (nvml.Memory, error) {
+func (d *device) BAR1() (nvml.Memory, error) {
 	n, ok := d.gpu().BAR1()
 	if !ok {
 		return nvml.Memory{}, unsupported("nvmlDeviceGetBAR1MemoryInfo")
@@ -136,49 +143,49 @@ func (d *simDevice) BAR1() (nvml.Memory, error) {
 	return nvml.Memory{Total: n, Free: n}, nil
 }
 
-func (d *simDevice) CurrentLinkGeneration() (int, error) { return d.gpu().PCIeGen, nil }
-func (d *simDevice) MaxLinkGeneration() (int, error)     { return d.gpu().PCIeGen, nil }
-func (d *simDevice) CurrentLinkWidth() (int, error)      { return d.gpu().PCIeWidth, nil }
-func (d *simDevice) MaxLinkWidth() (int, error)          { return d.gpu().PCIeWidth, nil }
+func (d *device) CurrentLinkGeneration() (int, error) { return d.gpu().PCIeGen, nil }
+func (d *device) MaxLinkGeneration() (int, error)     { return d.gpu().PCIeGen, nil }
+func (d *device) CurrentLinkWidth() (int, error)      { return d.gpu().PCIeWidth, nil }
+func (d *device) MaxLinkWidth() (int, error)          { return d.gpu().PCIeWidth, nil }
 
-func (d *simDevice) DriverModel() (current, pending nvml.DriverModel, err error) {
+func (d *device) DriverModel() (current, pending nvml.DriverModel, err error) {
 	return 0, 0, unsupported("nvmlDeviceGetDriverModel_v2")
 }
-func (d *simDevice) Virtualization() (nvml.Virtualization, error) {
+func (d *device) Virtualization() (nvml.Virtualization, error) {
 	if d.s.spec.System.Hypervisor {
 		return nvml.VirtualizationPassthrough, nil
 	}
 	return nvml.VirtualizationNone, nil
 }
-func (d *simDevice) MIG() (current, pending bool, err error) {
+func (d *device) MIG() (current, pending bool, err error) {
 	return false, false, unsupported("nvmlDeviceGetMigMode")
 }
-func (d *simDevice) GSPFirmware() (string, error) {
+func (d *device) GSPFirmware() (string, error) {
 	if d.s.spec.Module.Flavour == "open" { // which does not run without
 		return d.s.spec.Module.Version, nil
 	}
 	return "", unsupported("nvmlDeviceGetGspFirmwareVersion")
 }
-func (d *simDevice) Persistence() (bool, error)             { return true, nil }
-func (d *simDevice) PerformanceState() (nvml.PState, error) { return 0, nil }
-func (d *simDevice) PowerState() (nvml.PState, error)       { return 0, nil }
+func (d *device) Persistence() (bool, error)             { return true, nil }
+func (d *device) PerformanceState() (nvml.PState, error) { return 0, nil }
+func (d *device) PowerState() (nvml.PState, error)       { return 0, nil }
 
-func (d *simDevice) NVLinkActive(int) (bool, error) {
+func (d *device) NVLinkActive(int) (bool, error) {
 	return false, unsupported("nvmlDeviceGetNvLinkState")
 }
-func (d *simDevice) NVLinkVersion(int) (nvml.NVLinkVersion, error) {
+func (d *device) NVLinkVersion(int) (nvml.NVLinkVersion, error) {
 	return 0, unsupported("nvmlDeviceGetNvLinkVersion")
 }
-func (d *simDevice) NVLinkRemoteType(int) (nvml.NVLinkDevice, error) {
+func (d *device) NVLinkRemoteType(int) (nvml.NVLinkDevice, error) {
 	return 0, unsupported("nvmlDeviceGetNvLinkRemoteDeviceType")
 }
-func (d *simDevice) NVLinkRemotePCI(int) (nvml.PCI, error) {
+func (d *device) NVLinkRemotePCI(int) (nvml.PCI, error) {
 	return nvml.PCI{}, unsupported("nvmlDeviceGetNvLinkRemotePciInfo_v2")
 }
 
-func (d *simDevice) P2PStatus(peer nvml.Device, a nvml.P2PAbility) (nvml.P2PStatus, error) {
+func (d *device) P2PStatus(peer nvml.Device, a nvml.P2PAbility) (nvml.P2PStatus, error) {
 	const op = "nvmlDeviceGetP2PStatus"
-	other, ok := peer.(*simDevice)
+	other, ok := peer.(*device)
 	if !ok || other.s != d.s || other.i == d.i {
 		return nvml.P2PUnknown, &nvml.Error{Op: op, Code: nvml.ErrInvalidArgument}
 	}
@@ -192,6 +199,6 @@ func (d *simDevice) P2PStatus(peer nvml.Device, a nvml.P2PAbility) (nvml.P2PStat
 }
 
 // CommonAncestor is what the files tell better.
-func (d *simDevice) CommonAncestor(nvml.Device) (nvml.Topology, error) {
+func (d *device) CommonAncestor(nvml.Device) (nvml.Topology, error) {
 	return 0, unsupported("nvmlDeviceGetTopologyCommonAncestor")
 }
