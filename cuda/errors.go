@@ -239,7 +239,8 @@ func (d *Driver) newError(op string, c api.Code, detail string) *Error {
 		e.name, e.text = d.seam.GetErrorName(c), d.seam.GetErrorString(c)
 	}
 	e.addDetail(detail)
-	if e.Code == ErrStubLibrary && d != nil && d.Path() != "" {
+	// A library without cuInit is another one, such as the runtime's libcudart.
+	if (e.Code == ErrStubLibrary || e.Code == ErrSymbolMissing && op == "cuInit") && d != nil && d.Path() != "" {
 		e.addDetail(d.Path() + " is not a driver")
 	}
 	e.addDetail(advice(e.Code))

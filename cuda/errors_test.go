@@ -145,6 +145,11 @@ func TestStubLibrary(t *testing.T) {
 	require.ErrorIs(t, err, cuda.ErrStubLibrary)
 	require.ErrorContains(t, err, "cuInit: CUDA_ERROR_STUB_LIBRARY (34)")
 	require.ErrorContains(t, err, "/usr/local/cuda/lib64/stubs/libcuda.so.1 is not a driver; what was loaded is the toolkit's stub for linking")
+
+	// And so is a library of another kind, which GP_CUDA_LIBRARY may name.
+	f.init, f.path = api.CodeSymbolMissing, "/usr/local/cuda/lib64/libcudart.so.13"
+	_, err = hook.NewDriver(f)
+	require.ErrorContains(t, err, "does not export the function; /usr/local/cuda/lib64/libcudart.so.13 is not a driver")
 }
 
 func TestInitLooksAtTheDeviceNodes(t *testing.T) {
