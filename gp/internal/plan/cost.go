@@ -20,6 +20,9 @@ type Costs struct {
 	// What a driver call costs the thread that makes it: a copy, a launch, a
 	// record or wait.
 	Copy, Launch, Call time.Duration
+	// Begin is what a rank's part of a plan takes besides its pieces: its streams
+	// fenced, its events, and the way of the first copy.
+	Begin time.Duration
 	// PerCopy is what a piece costs on its way out and in, on top of its bytes;
 	// Hop what it takes until another rank sees that something is there; Flag what
 	// fences and polls take of a kernel's exchange by bulk flags, for each rank.
@@ -32,8 +35,8 @@ type Costs struct {
 // DefaultCosts was measured on one PCIe 5.0 x16 card, but for the rate.
 var DefaultCosts = Costs{
 	Rate: DefaultRate, Kernel: 0.9, Share: 1,
-	Copy: 1500 * time.Nanosecond, Launch: 4500 * time.Nanosecond, Call: 240 * time.Nanosecond,
-	PerCopy: DefaultPerCopy, Hop: 3 * time.Microsecond, Flag: 4 * time.Microsecond,
+	Copy: 1500 * time.Nanosecond, Launch: 5800 * time.Nanosecond, Call: 240 * time.Nanosecond, Begin: 9 * time.Microsecond,
+	PerCopy: DefaultPerCopy, Hop: 4 * time.Microsecond, Flag: 4 * time.Microsecond,
 }
 
 func (c Costs) filled() Costs {
@@ -44,7 +47,7 @@ func (c Costs) filled() Costs {
 		}
 	}
 	for _, f := range []struct{ have, def *time.Duration }{
-		{&c.Copy, &d.Copy}, {&c.Launch, &d.Launch}, {&c.Call, &d.Call}, {&c.PerCopy, &d.PerCopy}, {&c.Hop, &d.Hop}, {&c.Flag, &d.Flag},
+		{&c.Copy, &d.Copy}, {&c.Launch, &d.Launch}, {&c.Call, &d.Call}, {&c.Begin, &d.Begin}, {&c.PerCopy, &d.PerCopy}, {&c.Hop, &d.Hop}, {&c.Flag, &d.Flag},
 	} {
 		if *f.have <= 0 {
 			*f.have = *f.def
@@ -120,7 +123,7 @@ func Estimate(algorithm, op string, ranks int, bytes uint64, c Costs) (time.Dura
 		if pieces < fewPieces && share == 1 {
 			links *= 2 // nothing comes while anything goes
 		}
-		seconds = max(enqueue, links) + 2*c.Hop.Seconds()*steps/pieces + (shard/pieces)/c.Rate
+		seconds = n*c.Begin.Seconds() + max(enqueue, links) + 2*c.Hop.Seconds()*steps/pieces + (shard/pieces)/c.Rate
 	case "direct", "peer":
 		peer := algorithm == "peer"
 		if peer {
@@ -157,7 +160,7 @@ func Estimate(algorithm, op string, ranks int, bytes uint64, c Costs) (time.Dura
 		} else {
 			seconds = max(segments*once, max(l.up, l.down)*s/c.Rate+copies) + once + share*l.fill*s/segments/c.Rate
 		}
-		seconds += l.hops * c.Hop.Seconds()
+		seconds += n*c.Begin.Seconds() + l.hops*c.Hop.Seconds()
 	default:
 		return 0, false
 	}
