@@ -92,6 +92,7 @@ type row struct {
 	how             string
 	bytes           uint64
 	figure, ceiling string
+	beside          string // the same by others, in the same run
 }
 
 // subjects are the ops of rows in the order of the table.
@@ -171,6 +172,7 @@ type result struct {
 type bundle struct {
 	Date     string `json:"date"`
 	Machine  string `json:"machine"`
+	Multi    *multi `json:"multi"`
 	Measured *struct {
 		Copy *struct {
 			Both   float64 `json:"both_ways_gb_per_s"`
@@ -259,7 +261,13 @@ func parse(raw []byte) (r record, err error) {
 		all = append(all, d.Results...)
 	}
 	r.add(all)
-	r.addMeasured(&b)
+	if b.Multi != nil {
+		// The bundle's own measurements are of ranks that share a card; here each has
+		// one.
+		r.addMulti(b.Multi)
+	} else {
+		r.addMeasured(&b)
+	}
 	r.sort()
 	return r, nil
 }
@@ -455,6 +463,97 @@ func (r *record) addMeasured(b *bundle) {
 	}
 }
 
+// multi is what bench/multi has measured on several GPUs, P2P denied.
+type multi struct {
+	Links  []result `json:"links"`
+	Copies []struct {
+		Ways   int    `json:"ways"`
+		Bytes  uint64 `json:"bytes"`
+		Routes map[string]struct {
+			Seconds float64 `json:"seconds"`
+			OfBound float64 `json:"of_bound"`
+		} `json:"routes"`
+		NCCL map[string]timed `json:"nccl"`
+	} `json:"copies"`
+	Collectives []struct {
+		Op      string           `json:"op"`
+		Ranks   int              `json:"ranks"`
+		Bytes   uint64           `json:"bytes"`
+		Chosen  string           `json:"chosen"`
+		Ours    timed            `json:"ours"`
+		OfBound float64          `json:"of_bound"`
+		NCCL    map[string]timed `json:"nccl"`
+		Best    string           `json:"nccl_best"`
+	} `json:"collectives"`
+}
+
+type timed struct {
+	Seconds float64 `json:"seconds"`
+}
+
+// ncclShared is NCCL with P2P denied, as it comes.
+const ncclShared = "nccl.shm"
+
+// addMulti adds what several GPUs did: each size that is shown and the largest,
+// with what the driver and NCCL took for the same in the same run.
+func (r *record) addMulti(m *multi) {
+	for _, x := range m.Links {
+		if o, ok := x.row(); ok && x.GPUs == "0" {
+			r.rows = append(r.rows, o)
+		}
+	}
+	over := func(ours, theirs float64, who string) string {
+		return fmt.Sprintf("%s %s: %.2fx", who, us(theirs), theirs/ours)
+	}
+	most := map[string]uint64{}
+	for _, c := range m.Copies {
+		most["copy"] = max(most["copy"], c.Bytes)
+	}
+	for _, c := range m.Collectives {
+		most[fmt.Sprint(c.Op, c.Ranks)] = max(most[fmt.Sprint(c.Op, c.Ranks)], c.Bytes)
+	}
+	for _, c := range m.Copies {
+		ours, ok := c.Routes["staged"]
+		if !ok || c.Bytes != most["copy"] && !slices.Contains(shown, c.Bytes) {
+			continue
+		}
+		x := row{op: "copy", what: "staged copy, GPU 0 to 1", bytes: c.Bytes, figure: us(ours.Seconds)}
+		if c.Ways == 2 {
+			x.what = "staged copies both ways"
+		}
+		if c.Bytes > 64<<10 {
+			x.figure += fmt.Sprintf(", %.1f GB/s", float64(c.Ways)*float64(c.Bytes)/ours.Seconds/1e9)
+		}
+		if c.Bytes >= 16<<20 {
+			x.ceiling = percent(ours.OfBound)
+		}
+		var beside []string
+		if d, ok := c.Routes["driver"]; ok {
+			beside = append(beside, over(ours.Seconds, d.Seconds, "the driver's staging"))
+		}
+		if n, ok := c.NCCL[ncclShared]; ok {
+			beside = append(beside, over(ours.Seconds, n.Seconds, "NCCL over SHM"))
+		}
+		x.beside = strings.Join(beside, "; ")
+		r.rows = append(r.rows, x)
+	}
+	for _, c := range m.Collectives {
+		if c.Bytes != most[fmt.Sprint(c.Op, c.Ranks)] && !slices.Contains(shown, c.Bytes) {
+			continue
+		}
+		x := collectiveRow(c.Op, "float32", c.Ranks, c.Chosen, c.Bytes, c.Ours.Seconds, c.OfBound)
+		var beside []string
+		if n, ok := c.NCCL[ncclShared]; ok {
+			beside = append(beside, over(c.Ours.Seconds, n.Seconds, "NCCL over SHM"))
+		}
+		if n, ok := c.NCCL[c.Best]; ok && c.Best != ncclShared {
+			beside = append(beside, over(c.Ours.Seconds, n.Seconds, "its best setting"))
+		}
+		x.beside = strings.Join(beside, "; ")
+		r.rows = append(r.rows, x)
+	}
+}
+
 // collectiveRow is the row of a collective that a test of the bundle has
 // measured. Its ratio is that to bare copies of the same bytes, which is the
 // other ratios' from 16 MiB up; 0 for none.
@@ -504,13 +603,22 @@ func render(records []record) string {
 	}
 	for _, r := range records {
 		date, _, _ := strings.Cut(r.taken, "T")
-		fmt.Fprintf(&b, "\n%s; %s, [record](docs/measured/%s):\n\n| what | size | figure | of the links' ceiling |\n|---|---|---|---|\n", r.machine, date, r.file)
+		head, line := "| what | size | figure | of the links' ceiling |", "|---|---|---|---|"
+		compared := slices.ContainsFunc(r.rows, func(x row) bool { return x.beside != "" })
+		if compared {
+			head, line = head+" the same by others, and their time over ours |", line+"---|"
+		}
+		fmt.Fprintf(&b, "\n%s; %s, [record](docs/measured/%s):\n\n%s\n%s\n", r.machine, date, r.file, head, line)
 		for _, x := range r.rows {
 			what := x.what
 			if x.how != "" {
 				what += " (" + x.how + ")"
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", what, formatSize(x.bytes), x.figure, x.ceiling)
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |", what, formatSize(x.bytes), x.figure, x.ceiling)
+			if compared {
+				fmt.Fprintf(&b, " %s |", x.beside)
+			}
+			b.WriteString("\n")
 		}
 	}
 	b.WriteString("\n")

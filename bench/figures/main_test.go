@@ -147,3 +147,28 @@ func TestRefused(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(root, "README.md"), []byte("no markers"), 0o600))
 	require.ErrorContains(t, run(root, true, io.Discard), "wants one line")
 }
+
+// Several GPUs are shown with what others took for the same, and without what the
+// record has of ranks that shared a card.
+func TestSeveralGPUs(t *testing.T) {
+	root := repository(t, map[string]string{"2027-01-02-2xgpu.json": `{"date": "2027-01-02", "machine": "2x GPU, driver 600.1",
+ "measured": {"collectives": {"type": "float32", "points": [{"op": "all_reduce", "ranks": 8, "bytes": 1024, "algorithm": "ring", "auto": true, "median_seconds": 1}]}},
+ "multi": {"links": [{"op": "d2h", "algorithm": "dma", "ranks": 1, "bytes": 268435456, "seconds": 0.01, "algbw_gb_per_s": 26.8, "case": "link.d2h", "gpus": "0"}],
+  "copies": [{"ways": 2, "bytes": 67108864, "routes": {"staged": {"seconds": 0.002, "of_bound": 0.9}, "driver": {"seconds": 0.003}}, "nccl": {"nccl.shm": {"seconds": 0.004}, "nccl.nvlink": {"seconds": 0.0001}}},
+             {"ways": 1, "bytes": 16384, "routes": {"staged": {"seconds": 0.00001}}, "nccl": {}}],
+  "collectives": [{"op": "all_reduce", "ranks": 2, "bytes": 1048576, "chosen": "two_shot", "ours": {"seconds": 0.0001}, "of_bound": 0.3,
+   "nccl": {"nccl.shm": {"seconds": 0.00009}, "nccl.channels8": {"seconds": 0.00008}}, "nccl_best": "nccl.channels8"}]}}`})
+	require.NoError(t, run(root, false, io.Discard))
+	b, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	for _, line := range []string{
+		"| what | size | figure | of the links' ceiling | the same by others, and their time over ours |",
+		"| link of GPU 0, device to host | 256 MiB | 26.8 GB/s |  |  |",
+		"| staged copies both ways | 64 MiB | 2.00 ms, 67.1 GB/s | 90% | the driver's staging 3.00 ms: 1.50x; NCCL over SHM 4.00 ms: 2.00x |",
+		"| all_reduce of float32, 2 ranks (two_shot) | 1 MiB | 100.0 us, busbw 10.5 GB/s |  | NCCL over SHM 90.0 us: 0.90x; its best setting 80.0 us: 0.80x |",
+	} {
+		require.Contains(t, string(b), line+"\n")
+	}
+	require.NotContains(t, string(b), "8 ranks")
+	require.NotContains(t, string(b), "16 KiB")
+}
