@@ -76,7 +76,10 @@ func (b *bench) defaultParts() (parts []*part, err error) {
 	if modelled {
 		copies.sizes = copies.sizes[:4]
 	}
-	if !one {
+	if one {
+		copies.sameGPU = true
+		b.note("the ranks of copies and collectives share the one GPU, so they share its link")
+	} else {
 		copies.gpus = gpus[:2]
 	}
 	copies.keepSizes = true
