@@ -66,7 +66,7 @@ func (r *Rank) Alloc(t Type, n int) (Buffer, error) {
 	var err error
 	r.g.relaxed(func() { m.mem, err = r.cc.Alloc(n * t.Size()) })
 	if err != nil {
-		return Buffer{}, &Error{op, r.index, err}
+		return Buffer{}, r.g.noticed(&Error{op, r.index, err})
 	}
 	b.ptr = m.mem.Ptr()
 	r.mem[m] = struct{}{}

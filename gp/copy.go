@@ -207,7 +207,7 @@ func planCopy(route Route, k planKey) (p *plan.Plan, inline bool, err error) {
 func (g *Group) enqueue(x *run, algorithm string) (Work, error) {
 	if err := g.refuseCapture(x); err != nil {
 		x.bind.restore()
-		return Work{}, err
+		return Work{}, g.noticed(err)
 	}
 	o := g.begin(x.op, algorithm)
 	g.pass(x.kind != 0)
@@ -221,7 +221,7 @@ func (g *Group) enqueue(x *run, algorithm string) (Work, error) {
 			g.fail(err)
 		}
 		g.abandon(o)
-		return Work{}, err
+		return Work{}, g.noticed(err)
 	}
 	return g.commit(o), nil
 }
@@ -259,7 +259,7 @@ func (g *Group) refuseCapture(x *run) error {
 func (g *Group) order(x *run, hub int, algorithm string) (Work, error) {
 	if err := g.refuseCapture(x); err != nil {
 		x.bind.restore()
-		return Work{}, err
+		return Work{}, g.noticed(err)
 	}
 	o := g.begin(x.op, algorithm)
 	g.pass(false)

@@ -204,8 +204,27 @@ func (g *Group) Err() error {
 func (g *Group) fail(err error) {
 	if g.failure.CompareAndSwap(nil, &failure{err}) {
 		g.abort()
+		g.joins.end(fmt.Errorf("%w: %w", ErrFailed, err))
 		g.log.Error("gp: group failed", "error", err)
 	}
+}
+
+// noticed is the error of a call that enqueued nothing. If the rank's GPU is lost,
+// the group has failed all the same: no later call can go well, and who waits for
+// the rank waits in vain. Any event of the context tells. No lock of an operation is
+// held.
+func (g *Group) noticed(err error) error {
+	var e *Error
+	var call *cuda.Error
+	if !errors.As(err, &e) || e.Rank < 0 || !errors.As(err, &call) {
+		return err
+	}
+	g.relaxed(func() {
+		if c := g.api.EventQuery(g.ranks[e.Rank].fenceEvent); c != api.Success && c != api.NotReady {
+			g.fail(err)
+		}
+	})
+	return err
 }
 
 // usable answers ErrClosed or ErrFailed.
@@ -266,7 +285,7 @@ func (g *Group) Close() error {
 	}
 	defer g.logs.flush()
 	defer close(g.closed)
-	g.joins.closed()
+	g.joins.end(fmt.Errorf("group: %w", ErrClosed))
 	var errs []error
 	for _, w := range g.ops.pending(g) {
 		if err := w.Wait(context.Background()); err != nil {

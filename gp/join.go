@@ -4,7 +4,6 @@ package gp
 
 import (
 	"context"
-	"fmt"
 	"sync"
 )
 
@@ -79,7 +78,7 @@ type joins struct {
 	mu    sync.Mutex
 	round *round
 	n     int
-	gone  bool
+	over  error // why no round is gathered any more
 }
 
 // A round is one collective that is being gathered.
@@ -136,9 +135,9 @@ func (o RankOps) join(ctx context.Context, p part) (Work, error) {
 		}
 		j.mu.Lock()
 	}
-	if j.gone {
-		j.mu.Unlock()
-		return Work{}, &Error{p.op.name(), r.index, fmt.Errorf("group: %w", ErrClosed)}
+	if j.over != nil {
+		defer j.mu.Unlock()
+		return Work{}, &Error{p.op.name(), r.index, j.over}
 	}
 	if j.round == nil {
 		j.round = &round{done: make(chan struct{}), left: make(chan struct{})}
@@ -205,14 +204,17 @@ func (g *Group) joined(rd *round) (Work, error) {
 	return g.With(first.o).collective(&c)
 }
 
-// closed fails those who wait for others that will not come.
-func (j *joins) closed() {
+// end fails those who wait for others that will not come, since the group is
+// closed or has failed, and all who come later.
+func (j *joins) end(why error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.gone = true
+	if j.over == nil {
+		j.over = why
+	}
 	if rd := j.round; rd != nil {
 		j.round = nil
-		rd.err = &Error{"join", -1, fmt.Errorf("group: %w", ErrClosed)}
+		rd.err = &Error{"join", -1, why}
 		close(rd.done)
 	}
 }

@@ -146,7 +146,7 @@ func (b Buffer) transfer(ctx context.Context, op string, data []byte, move bounc
 		return err
 	}
 	if capturing, err := b.stream.Capturing(); err != nil {
-		return &Error{op, r.index, err}
+		return g.noticed(&Error{op, r.index, err})
 	} else if capturing {
 		return &Error{op, r.index, ErrCapturing}
 	}
@@ -182,7 +182,7 @@ func (b Buffer) transfer(ctx context.Context, op string, data []byte, move bounc
 			return "cuEventRecord", c
 		})
 		if c != api.Success {
-			return &Error{op, r.index, hook.Error(g.drv, r.cc, call, c)}
+			return g.noticed(&Error{op, r.index, hook.Error(g.drv, r.cc, call, c)})
 		}
 		bn.busy[i] = true
 		return nil
@@ -199,7 +199,7 @@ func (b Buffer) transfer(ctx context.Context, op string, data []byte, move bounc
 			return "cuEventRecord", d.EventRecord(api.Event(bn.ev[0].Handle()), b.queue())
 		})
 		if c != api.Success {
-			return &Error{op, r.index, hook.Error(g.drv, r.cc, call, c)}
+			return g.noticed(&Error{op, r.index, hook.Error(g.drv, r.cc, call, c)})
 		}
 		bn.busy[0] = true
 		return wait(0)
