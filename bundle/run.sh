@@ -28,7 +28,7 @@
 #
 # Exit 1 if anything failed. What may be set:
 #
-#   GP_BUNDLE_LIMIT    seconds a test binary may take (default 150)
+#   GP_BUNDLE_LIMIT    seconds a test binary may take (default 300)
 #   GP_BUNDLE_BYTES    --bytes of the selftest (default 64MiB)
 #   GP_BUNDLE_ONLY     only packages whose folder matches this bash pattern; the
 #                      command's benchmarks are bench/default (twice), bench/OP-N for
@@ -53,7 +53,7 @@ fi
 mkdir -p "$1" || exit 2
 out=$(cd "$1" && pwd)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-limit=${GP_BUNDLE_LIMIT:-150}
+limit=${GP_BUNDLE_LIMIT:-300}
 bytes=${GP_BUNDLE_BYTES:-64MiB}
 only=${GP_BUNDLE_ONLY:-*}
 bench=${GP_BUNDLE_BENCH-cuda internal/libcuda}
@@ -215,7 +215,7 @@ command_bench() { # name, seconds, then the arguments
     # A bound of its own is measured as it is.
     ((${#args[@]} > 0 || seconds < default_seconds)) || time=()
     at=$(now)
-    timeout -k 10 $((seconds + limit)) "$here/gp" bench "${args[@]}" "${time[@]}" --save "$tmp/bench-$name.json" >"$tmp/one.log" 2>&1
+    timeout -k 10 $((seconds + 120)) "$here/gp" bench "${args[@]}" "${time[@]}" --save "$tmp/bench-$name.json" >"$tmp/one.log" 2>&1
     rc=$?
     {
         echo "##### gp bench ${args[*]} ${time[*]} (exit $rc)"
