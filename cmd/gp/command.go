@@ -25,6 +25,7 @@ const (
 
 // An environment is what the command reaches of the world.
 type environment struct {
+	name           string // of the program's file; releases do not call it gp
 	stdout, stderr io.Writer
 	root           fs.FS // the machine's "/"
 	openDriver     func() (*cuda.Driver, error)
@@ -176,7 +177,11 @@ func (e *environment) unknown(name string) int {
 }
 
 func (e *environment) list(w io.Writer) {
-	fmt.Fprint(w, "usage: gp SUBCOMMAND [FLAGS]\n\nSubcommands:\n")
+	fmt.Fprint(w, "usage: gp SUBCOMMAND [FLAGS]\n")
+	if e.name != "" && e.name != "gp" {
+		fmt.Fprintf(w, "gp stands for this program, %s.\n", e.name)
+	}
+	fmt.Fprint(w, "\nSubcommands:\n")
 	for _, c := range commands {
 		fmt.Fprintf(w, "  %-10s %s\n", c.name, c.synopsis)
 	}

@@ -76,6 +76,15 @@ func TestDispatch(t *testing.T) {
 	code, _, errs = noHost().run("help", "frobnicate")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, errs, `no subcommand "frobnicate"`)
+
+	// Under another name, as in a release, help says what gp stands for.
+	for name, says := range map[string]bool{"geforce-p2p": true, "gp": false} {
+		var stdout, stderr bytes.Buffer
+		e := noHost().environment(&stdout, &stderr)
+		e.name = name
+		require.Equal(t, exitOK, e.run(context.Background(), []string{"help"}))
+		require.Equal(t, says, strings.Contains(stdout.String(), "gp stands for this program, geforce-p2p.\n"), name)
+	}
 }
 
 // full is a disk with room for left bytes.

@@ -17,6 +17,8 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
@@ -25,6 +27,7 @@ import (
 
 func main() {
 	e := &environment{
+		name:       strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe"),
 		stdout:     os.Stdout,
 		stderr:     os.Stderr,
 		root:       os.DirFS("/"),
