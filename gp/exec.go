@@ -261,11 +261,13 @@ func (g *Group) prepare(x *run) error {
 		}
 	}
 	for r, u := range pr.uses {
-		if rk := x.rank[r]; u.queue[plan.LaneJoin] && rk.lane[plan.LaneJoin] == nil {
-			var err error
-			g.relaxed(func() { err = rk.openLane(plan.LaneJoin) })
-			if err != nil {
-				return &Error{x.op, rk.index, err}
+		for l, used := range u.queue {
+			if rk := x.rank[r]; used && !pr.inline && rk.lane[l] == nil {
+				var err error
+				g.relaxed(func() { err = rk.openLane(plan.Lane(l)) })
+				if err != nil {
+					return &Error{x.op, rk.index, err}
+				}
 			}
 		}
 	}
@@ -371,7 +373,12 @@ func (x *run) waitMarks(r int, lane uint8, ms []*mark) (string, api.Code) {
 // the handle of a stream that its owner has destroyed may name a new one while
 // the old one's work is still going on.
 func (r *Rank) owns(q api.Stream) bool {
-	return q == r.lanes[plan.LaneOut] || q == r.lanes[plan.LaneIn] || q == r.lanes[plan.LaneJoin] && r.lane[plan.LaneJoin] != nil || q == r.queue()
+	for l, own := range r.lanes {
+		if q == own && r.lane[l] != nil {
+			return true
+		}
+	}
+	return q == r.queue()
 }
 
 // step makes one driver call.
@@ -462,8 +469,8 @@ func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
 			continue
 		}
 		q := x.queue(r, lane)
-		implied := pr.implied[r][lane]
-		if pr.beside[r][lane] || implied && q == x.stream[r] && x.otherRank[r] == nil {
+		implied, beside := pr.implied[r][lane], pr.beside[r][lane]
+		if implied && (beside || q == x.stream[r] && x.otherRank[r] == nil) {
 			continue
 		}
 		if call, c := x.bind.to(rk.ctx); c != api.Success {
@@ -477,8 +484,10 @@ func (g *Group) leave(x *run, r int, o *operation) (string, api.Code) {
 		if c := d.EventRecord(m.ev, q); c != api.Success {
 			return "cuEventRecord", c
 		}
-		if call, c := x.release(r, m); c != api.Success {
-			return call, c
+		if !beside {
+			if call, c := x.release(r, m); c != api.Success {
+				return call, c
+			}
 		}
 		if implied {
 			m.release()

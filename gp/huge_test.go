@@ -132,16 +132,18 @@ func TestHugeRanges(t *testing.T) {
 			o := g.With(gp.CallOptions{Chunk: 16 << 20})
 			direct := g.With(gp.CallOptions{Chunk: 16 << 20, Algorithm: gp.AlgorithmDirect})
 			ring := g.With(gp.CallOptions{Chunk: 16 << 20, Algorithm: gp.AlgorithmRing})
-			// Kernels are loaded, and scratch memory is there, by buffers of their own:
-			// memory that nobody touches is none, and must stay so.
-			var little []gp.Buffer
+			// Kernels are loaded, and lanes and scratch memory are there, by buffers of
+			// their own: memory that nobody touches is none, and must stay so.
+			var little, third []gp.Buffer
 			for _, r := range g.Ranks() {
-				little = append(little, alloc(t, r, gp.TypeUint8, 999))
+				little, third = append(little, alloc(t, r, gp.TypeUint8, 999)), append(third, alloc(t, r, gp.TypeUint8, 333))
 			}
 			for _, o := range []gp.Ops{direct, ring} {
 				w, err := o.AllReduce(little, gp.Max)
 				wait(t, w, err)
 			}
+			_, err := direct.With(gp.CallOptions{Chunk: 99}).ReduceScatter(third, little, gp.Max)
+			require.NoError(t, err)
 			require.NoError(t, g.Synchronize(background))
 			b.on = true
 			for _, c := range []struct {

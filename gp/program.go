@@ -31,9 +31,10 @@ type program struct {
 	rows   []rows
 	events []int  // plan events in use at once, by rank
 	uses   []uses // by rank
-	// implied tells of a queue that its end precedes another queue's end, so
-	// that who waits for that one need not wait for this one; beside, that it
-	// precedes the end of the rank's other queue.
+	// implied tells of a queue that its work ends before another queue's does, so
+	// that who waits for that one need not wait for this one; beside, that its end
+	// precedes that of another queue of the rank, for which the caller's stream
+	// waits.
 	implied, beside [][plan.Lanes]bool
 	// holds says, by queue, whose regions are in use until the queue's end. A
 	// queue answers for those whose end its own implies.
@@ -187,7 +188,7 @@ func compile(p *plan.Plan, inline bool, stride uint64) *program {
 			}
 		}
 	}
-	by, behind, known, enters := impliedEnds(p, queue)
+	by, behind, known, enters := impliedEnds(p, inline, queue)
 	for k, e := range enters {
 		pr.uses[k/plan.Lanes].enters[k%plan.Lanes] = e
 	}
@@ -292,14 +293,15 @@ func keepers(last, by []int, known [][]int) []int {
 	return keep
 }
 
-// impliedEnds finds, for each queue, a queue whose last step happens behind its
-// own last step and behind which no other queue ends; itself if there is none.
-// Behind tells of any two queues whether the first one's end precedes the
-// second one's. known[q][k] is the last step of queue k, plus one, that has
+// impliedEnds finds, for each queue, a queue whose work ends behind its own and
+// behind which no other queue's does; itself if there is none. A gate at which a
+// queue waits for others behind all that it does itself is no work of its own.
+// Behind tells of any two queues whether the first one's end, gates included,
+// precedes the second one's. known[q][k] is the last step of queue k, plus one, that has
 // happened when queue q ends. Enters tells of the queues that must wait for the
 // caller's stream: what they first do with the caller's memory is not behind a
 // queue of their rank that waits.
-func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (by []int, behind func(k, q int) bool, known [][]int, enters []bool) {
+func impliedEnds(p *plan.Plan, inline bool, queue func(*plan.Step) (int, uint8)) (by []int, behind func(k, q int) bool, known [][]int, enters []bool) {
 	n := p.Ranks * plan.Lanes
 	enters = make([]bool, n)
 	known = make([][]int, n)
@@ -307,7 +309,7 @@ func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (by []int, b
 		known[q] = make([]int, n)
 	}
 	at := make([][]int, len(p.Steps))
-	lastOf := make([]int, n)
+	lastOf, work := make([]int, n), make([]int, n) // steps, plus one
 	for j := range p.Steps {
 		q, _ := queue(&p.Steps[j])
 		for _, i := range p.Steps[j].After {
@@ -325,19 +327,25 @@ func impliedEnds(p *plan.Plan, queue func(*plan.Step) (int, uint8)) (by []int, b
 		}
 		known[q][q] = j + 1
 		lastOf[q] = j + 1
+		if s := &p.Steps[j]; work[q] == 0 || s.Kind != plan.Join || s.Lane == plan.LaneJoin || inline {
+			work[q] = j + 1
+		}
 		at[j] = append([]int(nil), known[q]...)
 	}
 	behind = func(k, q int) bool {
 		return q != k && lastOf[k] > 0 && lastOf[q] > 0 && known[q][k] >= lastOf[k]
 	}
+	outlasts := func(q, k int) bool {
+		return q != k && work[k] > 0 && work[q] > 0 && at[work[q]-1][k] >= work[k]
+	}
 	by = make([]int, n)
 	for k := range n {
 		by[k] = k
-		// Ends are partly ordered, so climbing ends.
+		// Steps are partly ordered, so climbing ends.
 		for again := true; again; {
 			again = false
 			for q := range n {
-				if behind(by[k], q) {
+				if outlasts(q, by[k]) {
 					by[k], again = q, true
 				}
 			}

@@ -4,6 +4,7 @@ package gp
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -30,7 +31,7 @@ type Rank struct {
 	cc     *cuda.Context
 	ctx    api.Context
 	stream *cuda.Stream
-	lane   [plan.Lanes]*cuda.Stream // that of the joins on rank 0 only, once it is needed
+	lane   [plan.Lanes]*cuda.Stream // those of copies; others once they are needed, that of the joins on rank 0 only
 	lanes  [plan.Lanes]api.Stream
 
 	shared bool    // another rank is on the same GPU
@@ -186,7 +187,7 @@ func (r *Rank) needArrivals() (string, api.Code) {
 // A lost context answers at once.
 func (r *Rank) quiesce() error {
 	var errs []error
-	for _, s := range [...]*cuda.Stream{r.lane[plan.LaneOut], r.lane[plan.LaneIn], r.lane[plan.LaneJoin], r.stream} {
+	for _, s := range append(slices.Clone(r.lane[:]), r.stream) {
 		if s != nil {
 			errs = append(errs, s.Synchronize())
 		}
@@ -247,7 +248,7 @@ func (r *Rank) close() error {
 		errs = append(errs, r.g.callError("close", r, call, c))
 	}
 	r.marks, r.freeMarks, r.planEvents, r.fenceEvent, r.scratchBase, r.arrivals = nil, nil, nil, 0, 0, 0
-	for _, s := range [...]*cuda.Stream{r.stream, r.lane[plan.LaneJoin], r.lane[plan.LaneIn], r.lane[plan.LaneOut]} {
+	for _, s := range [...]*cuda.Stream{r.stream, r.lane[plan.LaneFold], r.lane[plan.LaneJoin], r.lane[plan.LaneIn], r.lane[plan.LaneOut]} {
 		if s != nil {
 			errs = append(errs, s.Close())
 		}

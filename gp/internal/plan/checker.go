@@ -240,6 +240,9 @@ func checkStep(p *Plan, i int) error {
 	if s.Rank < 0 || s.Rank >= p.Ranks || s.Lane >= Lanes || s.Lane == LaneJoin && (s.Rank != 0 || s.Kind != Join) {
 		return fmt.Errorf("no such lane")
 	}
+	if s.Lane == LaneFold && s.Kind != Reduce {
+		return fmt.Errorf("is no reduction of device memory, on a lane that does nothing else")
+	}
 	for _, a := range s.After {
 		if a < 0 || a >= i {
 			return fmt.Errorf("follows step %d, which is not an earlier one", a)

@@ -10,13 +10,13 @@ import (
 // Costs is what a collective's time is estimated from. A field that is not
 // positive means that of DefaultCosts.
 type Costs struct {
-	// Rate is what a link carries each way while it carries both, in bytes a
-	// second, and Peer what a rank's direct path to others does; Peer 0: none.
+	// Rate is what a link's lanes can carry each way, in bytes a second, and Peer
+	// what a rank's direct path to others does; Peer 0: none.
 	Rate, Peer float64
-	// Kernel is the part of Rate that kernels reach which read and write mapped
-	// host memory.
-	Kernel float64
-	Share  int // ranks on one link
+	// DMA is the part of Rate that copies reach each way while both are busy, Kernel
+	// what kernels do which read and write mapped host memory in turn.
+	DMA, Kernel float64
+	Share       int // ranks on one link
 	// What a driver call costs the thread that makes it: a copy, a launch, a
 	// record or wait.
 	Copy, Launch, Call time.Duration
@@ -34,14 +34,14 @@ type Costs struct {
 
 // DefaultCosts was measured on one PCIe 5.0 x16 card, but for the rate.
 var DefaultCosts = Costs{
-	Rate: DefaultRate, Kernel: 0.9, Share: 1,
-	Copy: 1500 * time.Nanosecond, Launch: 5800 * time.Nanosecond, Call: 240 * time.Nanosecond, Begin: 9 * time.Microsecond,
+	Rate: DefaultRate, DMA: 0.78, Kernel: 0.9, Share: 1,
+	Copy: 3 * time.Microsecond, Launch: 5800 * time.Nanosecond, Call: 300 * time.Nanosecond, Begin: 3 * time.Microsecond,
 	PerCopy: DefaultPerCopy, Hop: 4 * time.Microsecond, Flag: 4 * time.Microsecond,
 }
 
 func (c Costs) filled() Costs {
 	d := DefaultCosts
-	for _, f := range []struct{ have, def *float64 }{{&c.Rate, &d.Rate}, {&c.Kernel, &d.Kernel}} {
+	for _, f := range []struct{ have, def *float64 }{{&c.Rate, &d.Rate}, {&c.DMA, &d.DMA}, {&c.Kernel, &d.Kernel}} {
 		if !(*f.have > 0) {
 			*f.have = *f.def
 		}
@@ -81,7 +81,7 @@ func Estimate(algorithm, op string, ranks int, bytes uint64, c Costs) (time.Dura
 	}
 	n, s, share := float64(ranks), float64(bytes), float64(min(c.Share, ranks))
 	others := n - 1
-	call := c.Call.Seconds()
+	call, dma := c.Call.Seconds(), c.Rate*c.DMA
 	seconds := 0.0
 	switch algorithm {
 	case "one_shot":
@@ -119,18 +119,18 @@ func Estimate(algorithm, op string, ranks int, bytes uint64, c Costs) (time.Dura
 		}
 		pieces := math.Ceil(shard / chunk)
 		enqueue := n * pieces * (steps*(2*c.Copy.Seconds()+4*call) + folds*c.Launch.Seconds())
-		links := share * steps * (shard/c.Rate + pieces*c.PerCopy.Seconds()/2)
+		links := share * steps * (shard/dma + pieces*c.PerCopy.Seconds())
 		if pieces < fewPieces && share == 1 {
 			links *= 2 // nothing comes while anything goes
 		}
-		seconds = n*c.Begin.Seconds() + max(enqueue, links) + 2*c.Hop.Seconds()*steps/pieces + (shard/pieces)/c.Rate
+		seconds = n*c.Begin.Seconds() + max(enqueue, links) + 2*c.Hop.Seconds()*steps/pieces + (shard/pieces)/dma
 	case "direct", "peer":
 		peer := algorithm == "peer"
 		if peer {
 			if !(c.Peer > 0) {
 				return 0, false
 			}
-			c.Rate = c.Peer
+			c.Rate, dma = c.Peer, c.Peer
 		}
 		l, ok := c.load(op, n, share, peer)
 		if !ok {
@@ -154,11 +154,18 @@ func Estimate(algorithm, op string, ranks int, bytes uint64, c Costs) (time.Dura
 		}
 		segments := max(math.Ceil(s/chunk), 1)
 		once := n * ((l.out+l.in)*c.Copy.Seconds() + l.folds*c.Launch.Seconds() + 6*call)
-		copies := segments * share * max(l.out, l.in) * c.PerCopy.Seconds() / 2
 		if segments == 1 {
-			seconds = once + (l.up+l.down)*s/c.Rate
+			seconds = once + (l.up+l.down)*s/dma
 		} else {
-			seconds = max(segments*once, max(l.up, l.down)*s/c.Rate+copies) + once + share*l.fill*s/segments/c.Rate
+			if l.hops > 1 && ranks > 2 && segments > singles && !peer {
+				// Results are fetched in pairs, and the first segments are short.
+				l.in -= (l.in - 1) / batchSegments
+				l.fill /= 4
+			}
+			way := func(carried, copies float64) float64 {
+				return carried*s/dma + segments*share*copies*c.PerCopy.Seconds()
+			}
+			seconds = max(segments*once, way(l.up, l.out), way(l.down, l.in)) + once + share*l.fill*s/segments/dma
 		}
 		seconds += n*c.Begin.Seconds() + l.hops*c.Hop.Seconds()
 	default:
@@ -178,6 +185,9 @@ func (c *Costs) load(op string, n, share float64, peer bool) (load, bool) {
 	switch op {
 	case "all_reduce":
 		l = load{up: 1, down: 2 * others / n, fill: others / n, out: sides + 1, in: sides + 1, folds: 1, hops: 2}
+		if n == 2 && !peer {
+			l = load{up: 1, down: 1, fill: 1, out: 1, in: 1, folds: 1, hops: 1} // both fold all
+		}
 	case "reduce_scatter":
 		l = load{up: others / n, down: others / n, fill: others / n, out: sides, in: 1, folds: 1, hops: 1}
 	case "all_to_all":

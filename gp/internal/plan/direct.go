@@ -27,9 +27,31 @@ type direct struct {
 	segments [][]share // by segment and owner
 	row      uint64    // bytes of the longest shard of a segment, rounded up
 	slots    int       // of what a rank is given
+	batches  []batch   // of segments whose results are fetched together
+	batchOf  []int     // by segment
 	posts    int       // slots of results; 0: nobody fetches them
 	results  bool      // a rank without an Out holds its result in scratch
 }
+
+// A batch is segments, from the first to the last one, whose results are fetched
+// together: an owner's shards of them lie side by side, as shards do.
+type batch struct {
+	first, last int
+	shards      []share
+}
+
+// To fetch takes two copies, on either side of the rank's own shard, where to read
+// takes one, and a copy costs a link as much time as 200 KiB do. So segments are
+// fetched in pairs, but for the first ones: while the pipeline fills, nothing else
+// would come in. More at a time take the memory that longer segments need.
+const (
+	batchSegments = 2
+	singles       = 4
+	// postSlots is the slots of results, a multiple of batchSegments. Whose slot it
+	// had was fetched with segment t-5 at the latest, which needs no wait of its
+	// own: see phases.
+	postSlots = 6
+)
 
 // scratchSlots is the segments a rank has in scratch: one arrives while the
 // former is folded.
@@ -62,10 +84,10 @@ func (d *direct) came(t, q, s int) Span {
 	return Span{Space: Scratch, Rank: s, Off: uint64(t%scratchSlots)*uint64(d.Ranks-1)*d.row + seat(q, s)*roundUp(n), Len: n}
 }
 
-// posted is where owner s posts its result.
-func (d *direct) posted(t, s int) Span {
+// posted is where owner s posts its results of a batch.
+func (d *direct) posted(k, s int) Span {
 	base := uint64(d.slots) * uint64(d.Ranks-1) * d.row
-	return Span{Space: Host, Rank: s, Off: base + uint64(t%d.posts)*d.row, Len: d.segments[t][s].len}
+	return Span{Space: Host, Rank: s, Off: base + uint64(d.batches[k].first%d.posts)*d.row, Len: d.batches[k].shards[s].len}
 }
 
 // in is rank q's own elements of owner s's shard.
@@ -118,9 +140,12 @@ func (d *direct) write(t, r int) {
 }
 
 // read takes what rank r was given to its scratch.
-func (d *direct) read(t, r int) {
+func (d *direct) read(t, r int) { d.readFrom(t, r, 0, d.Ranks) }
+
+// readFrom takes what the ranks from lo up to hi have given.
+func (d *direct) readFrom(t, r, lo, hi int) {
 	ms := make([]move, 0, d.Ranks)
-	for q := range d.Ranks {
+	for q := lo; q < hi; q++ {
 		if q != r {
 			ms = append(ms, move{d.came(t, q, r), d.given(t, q, r)})
 		}
@@ -153,14 +178,23 @@ func (d *direct) fetches(r, s int) bool { return r != s && d.p.OutBytes[r] > 0 }
 // post puts the result of owner r where others find it.
 func (d *direct) post(t, r int) {
 	if d.segments[t][r].len > 0 && (d.p.Op != "reduce" || r != d.Root) {
-		d.b.moves(ToHost, r, LaneOut, []move{{d.posted(t, r), d.folded(t, r)}})
+		k := d.batchOf[t]
+		to := d.posted(k, r)
+		to.Off += d.segments[t][r].out - d.batches[k].shards[r].out
+		to.Len = d.segments[t][r].len
+		d.b.moves(ToHost, r, LaneOut, []move{{to, d.folded(t, r)}})
 	}
 }
 
-// fetch takes the others' results to rank r's Out.
+// fetch takes the others' results of the batch that segment t ends to rank r's
+// Out.
 func (d *direct) fetch(t, r int) {
-	if d.p.OutBytes[r] > 0 {
-		d.moveAll(FromHost, r, LaneIn, func(s int) move { return move{d.out(t, r, s), d.posted(t, s)} })
+	k := d.batchOf[t]
+	if d.p.OutBytes[r] > 0 && d.batches[k].last == t {
+		shards := d.batches[k].shards
+		d.moveAll(FromHost, r, LaneIn, func(s int) move {
+			return move{Span{Space: Out, Rank: r, Off: shards[s].out, Len: shards[s].len}, d.posted(k, s)}
+		})
 	}
 }
 
@@ -196,15 +230,23 @@ func (d *direct) size(bytes uint64, per int, fill, copies float64) error {
 		row = min(max(chunk/uint64(per)/quantum*quantum, quantum), longest)
 		used = int(min(uint64(slots), ceilDiv(longest, row)))
 		if posting {
-			d.posts = int(min(uint64(used+1), ceilDiv(longest, row)))
+			d.posts = int(min(postSlots, ceilDiv(longest, row)))
 		}
 		return row, used
 	}
-	chunk, slots, err := fit(chunk, d.Slots, bytes, d.HostBudget, d.ScratchBudget, func(chunk uint64, slots int) need {
+	cost := func(chunk uint64, slots int) need {
 		row, used := shape(chunk, slots)
 		host, scratch := d.need(row, used)
 		return need{host, scratch, ceilDiv(longest, row) * uint64(d.Ranks) * uint64(d.Ranks+6)}
-	})
+	}
+	slots := d.Slots
+	if slots == 0 && posting && d.HostBudget > 0 && cost(chunk, DefaultSlots).host > d.HostBudget {
+		// Where results are posted, a rank's fold of a segment stands before its
+		// write to the next but one, and the ranks go in step: longer segments
+		// are worth more than a third slot.
+		slots = 2
+	}
+	chunk, slots, err := fit(chunk, slots, bytes, d.HostBudget, d.ScratchBudget, cost)
 	if err != nil {
 		return err
 	}
@@ -223,32 +265,60 @@ func (d *direct) size(bytes uint64, per int, fill, copies float64) error {
 }
 
 // spread cuts a buffer of so many bytes, the same on all ranks, into segments
-// and those into shards.
+// and those into shards. The last segment is a batch by itself: what is fetched
+// while it is folded is of the batch before.
 func (d *direct) spread(bytes uint64) {
 	n := uint64(d.Ranks)
 	size := uint64(d.Type.Size())
+	lengths := cut(bytes, d.row*n, quantum*n, d.Ranks > 2)
 	lo := uint64(0)
-	for _, length := range cut(bytes, d.row*n, quantum*n, d.Ranks > 2) {
-		bound := shards(length/size, d.Ranks, size)
-		seg := make([]share, d.Ranks)
-		for s := range seg {
-			at := lo + bound[s]*size
-			seg[s] = share{at, at, (bound[s+1] - bound[s]) * size}
+	for first := 0; first < len(lengths); {
+		last := first
+		if first >= singles {
+			last = min(first+batchSegments, max(len(lengths)-1, first+1)) - 1
 		}
-		d.segments = append(d.segments, seg)
-		lo += length
+		whole := uint64(0)
+		for _, length := range lengths[first : last+1] {
+			whole += length
+		}
+		bound := shards(whole/size, d.Ranks, size)
+		k := batch{first, last, make([]share, d.Ranks)}
+		for s := range k.shards {
+			at := lo + bound[s]*size
+			k.shards[s] = share{at, at, (bound[s+1] - bound[s]) * size}
+		}
+		off := uint64(0) // of the segment's part of a shard
+		for t := first; t <= last; t++ {
+			part := lengths[t] / n
+			if t == last {
+				part = k.shards[0].len - off // the first is as long as any
+			}
+			seg := make([]share, d.Ranks)
+			for s, all := range k.shards {
+				at := min(off, all.len)
+				seg[s] = share{all.in + at, all.out + at, min(part, all.len-at)}
+			}
+			d.segments, d.batchOf = append(d.segments, seg), append(d.batchOf, len(d.batches))
+			off += part
+		}
+		d.batches = append(d.batches, k)
+		lo += whole
+		first = last + 1
 	}
 }
 
-// gather cuts a buffer into segments that belong to the root as they are.
-func (d *direct) gather(bytes uint64) {
+// whole cuts a buffer into segments that belong, as they are, to each of the
+// ranks that folds tells of.
+func (d *direct) whole(bytes uint64, folds func(r int) bool) {
 	lo := uint64(0)
 	for _, length := range cut(bytes, d.row, quantum, false) {
 		seg := make([]share, d.Ranks)
 		for s := range seg {
 			seg[s] = share{in: lo, out: lo}
+			if folds(s) {
+				seg[s].len = length
+			}
 		}
-		seg[d.Root].len = length
 		d.segments = append(d.segments, seg)
 		lo += length
 	}
@@ -293,7 +363,7 @@ func (a *Args) start(op string) (*Plan, *direct, error) {
 
 // reduce adds the steps of a reduction.
 func (d *direct) reduce() *Plan {
-	ph := phases{segments: len(d.segments), slots: d.slots, even: d.Share > 1, write: d.write}
+	ph := phases{segments: len(d.segments), slots: d.slots, even: d.Share > 1, write: d.write, mute: -1}
 	switch {
 	case d.Peer:
 		// The shards of a reduce by two are all the root's.
@@ -303,9 +373,18 @@ func (d *direct) reduce() *Plan {
 		ph.read = d.read
 		ph.fold = func(t, r int) { d.fold(t, r, LaneOut); d.post(t, r) }
 		ph.fetch = d.fetch
+		if d.p.Op == "reduce" {
+			ph.mute = d.Root
+		}
 	default:
 		ph.read = d.read
-		ph.fold = func(t, r int) { d.fold(t, r, LaneOut) }
+		lane := LaneFold
+		if d.Share > 1 {
+			lane = LaneOut
+			ph.early = func(t, r int) { d.readFrom(t, r, 0, r) }
+			ph.read = func(t, r int) { d.readFrom(t, r, r+1, d.Ranks) }
+		}
+		ph.fold = func(t, r int) { d.fold(t, r, lane) }
 	}
 	d.b.run(ph)
 	if d.Peer {
@@ -326,6 +405,10 @@ func (d *direct) reduce() *Plan {
 // has the time to spare. Fold order is that of the ranks, up to 16. Algorithm
 // "direct"; with Peer, "peer": shards and results go to the others' memory
 // directly, in N-1 copies a rank each, and nothing through the host.
+//
+// Two ranks through the host write all, read all and fold all, each for itself:
+// that is as many bytes each way as with shards, in half as many copies, and one
+// exchange instead of two.
 // One rank: a LocalCopy, or no step when in place.
 func DirectAllReduce(a Args) (*Plan, error) {
 	p, d, err := a.start("all_reduce")
@@ -335,16 +418,19 @@ func DirectAllReduce(a Args) (*Plan, error) {
 	if a.Ranks == 1 || a.Count == 0 {
 		return alone(p), nil
 	}
+	if a.Ranks == 2 && !a.Peer {
+		if err := d.size(p.InBytes[0], 1, 1, 1); err != nil {
+			return nil, err
+		}
+		d.whole(p.InBytes[0], func(int) bool { return true })
+		return d.reduce(), nil
+	}
 	d.posts = 1
 	if a.Peer {
 		d.posts = 0
 	}
 	n := float64(a.Ranks)
-	copies := 3.0
-	if a.Ranks == 2 {
-		copies = 2
-	}
-	if err := d.size(p.InBytes[0], a.Ranks, (n-1)/n, copies); err != nil {
+	if err := d.size(p.InBytes[0], a.Ranks, (n-1)/n, 3); err != nil {
 		return nil, err
 	}
 	d.spread(p.InBytes[0])
@@ -390,7 +476,7 @@ func DirectReduce(a Args) (*Plan, error) {
 			return nil, err
 		}
 		p.HostBytes[1-a.Root], p.ScratchBytes[1-a.Root] = 0, 0
-		d.gather(p.InBytes[0])
+		d.whole(p.InBytes[0], func(r int) bool { return r == a.Root })
 		return d.reduce(), nil
 	}
 	d.results = true
@@ -444,9 +530,20 @@ func DirectAllToAll(a Args) (*Plan, error) {
 		return nil, err
 	}
 	d.slice(shard, true)
-	d.b.run(phases{segments: len(d.segments), slots: d.slots, even: d.Share > 1, write: d.write, read: func(t, r int) {
-		d.moveAll(FromHost, r, LaneIn, func(q int) move { return move{d.out(t, r, q), d.given(t, q, r)} })
-	}})
+	take := func(t, r, lo, hi int) {
+		ms := make([]move, 0, n)
+		for q := lo; q < hi; q++ {
+			ms = append(ms, move{d.out(t, r, q), d.given(t, q, r)})
+		}
+		d.b.moves(FromHost, r, LaneIn, ms)
+	}
+	ph := phases{segments: len(d.segments), slots: d.slots, even: d.Share > 1, write: d.write, mute: -1}
+	ph.read = func(t, r int) { take(t, r, r+1, n); take(t, r, 0, r) }
+	if d.Share > 1 {
+		ph.early = func(t, r int) { take(t, r, 0, r) }
+		ph.read = func(t, r int) { take(t, r, r+1, n) }
+	}
+	d.b.run(ph)
 	own(d.b)
 	d.b.end()
 	return d.b.done(), nil
@@ -490,7 +587,7 @@ func DirectAllGather(a Args) (*Plan, error) {
 	host := func(t, q int) Span {
 		return Span{Space: Host, Rank: q, Off: uint64(t%p.Slots) * p.Chunk, Len: lengths[t]}
 	}
-	b.run(phases{segments: len(lengths), slots: p.Slots, even: a.Share > 1, write: func(t, r int) {
+	b.run(phases{segments: len(lengths), slots: p.Slots, even: a.Share > 1, mute: -1, write: func(t, r int) {
 		b.moves(ToHost, r, LaneOut, []move{{host(t, r), Span{Space: In, Rank: r, Off: at[t], Len: lengths[t]}}})
 	}, read: func(t, r int) {
 		d.moveAll(FromHost, r, LaneIn, func(q int) move {

@@ -12,8 +12,10 @@ const joinFrom = 4
 //
 //	write  LaneOut  gives to the others what they need, behind the readers of
 //	                the segment whose slot is used again
-//	read   LaneIn   takes what others gave, behind all writes of the segment
-//	fold   LaneOut  folds what was read, and posts the result if there is a fetch
+//	early  LaneIn   takes what lower ranks gave, behind their writes of the segment
+//	read   LaneIn   takes what (other) others gave, behind all writes of the segment
+//	fold   LaneOut  folds what was read, and posts the result if there is a fetch;
+//	                on LaneFold where nothing is posted and a rank has its own link
 //	fetch  LaneIn   takes results, behind all folds of the segment
 //
 // The order is that of a software pipeline: on LaneOut write(t+1) stands before
@@ -22,17 +24,24 @@ const joinFrom = 4
 // a whole segment's transfer to wait in.
 //
 // A slot is written again when the fold (without a fetch: the read) of its former
-// segment is over on all ranks. A slot of posted results needs no wait of its
-// own if there is one more of them than of the others: the ranks that have folded
-// segment t-1 have read it, and so have taken the results of segment t-3 before.
+// segment is over on all ranks. A slot of posted results needs no wait of its own
+// if it had those of segment t-5 or before: who has folded segment t has read it,
+// behind the writes of all, each of which was behind a fold of segment t-2 and so
+// behind the fetch of segment t-4.
 //
 // Ranks that share a link go in step, if even is set: write(t+1) waits for all of
 // write(t). Else one rank's segments may take the link, ahead of the segment that
-// all others are to read.
+// all others are to read. As they write one after another, half of what is to be
+// read is there before the last of them has written: that is what early is for. It
+// halves the time at either end of the operation in which only one of the link's
+// directions is busy. With a link a rank all write at once, and it is in vain.
 type phases struct {
-	segments, slots          int
-	even                     bool
-	write, read, fold, fetch func(t, r int)
+	segments, slots                 int
+	even                            bool
+	write, early, read, fold, fetch func(t, r int)
+	// mute, if not negative, is a rank that posts nothing: nobody waits for its
+	// folds, and its slots are free when it has read them.
+	mute int
 }
 
 // run adds the steps of all phases.
@@ -49,7 +58,7 @@ func (b *builder) run(ph phases) {
 		call(f, t, r)
 		b.gate = outer
 	}
-	reads, folds := make([][]int, ph.segments), make([][]int, ph.segments)
+	reads, folds, mute := make([][]int, ph.segments), make([][]int, ph.segments), make([][]int, ph.segments)
 	var wrote []int
 	for t := range ph.segments + 1 {
 		var free []int
@@ -71,7 +80,15 @@ func (b *builder) run(ph phases) {
 			wrote = b.lastOf(wrote, from)
 			from = len(b.p.Steps)
 			call(ph.fold, t-1, r)
-			folded = b.lastOf(folded, from)
+			if r != ph.mute {
+				folded = b.lastOf(folded, from)
+			} else if t > 0 {
+				folded = append(folded, mute[t-1]...)
+			}
+		}
+		var given [][]int
+		if ph.early != nil && len(wrote) == n {
+			given = b.joinEach(wrote)
 		}
 		wrote = b.join(wrote)
 		if t > 0 && ph.fetch != nil {
@@ -81,8 +98,16 @@ func (b *builder) run(ph phases) {
 		var read []int
 		for r := range n {
 			from := len(b.p.Steps)
+			if r > 0 && given != nil {
+				after(given[r-1], ph.early, t, r)
+			} else {
+				after(wrote, ph.early, t, r)
+			}
 			after(wrote, ph.read, t, r)
 			read = b.lastOf(read, from)
+			if r == ph.mute && t < ph.segments {
+				mute[t] = b.lastOf(nil, from)
+			}
 			after(folded, ph.fetch, t-1, r)
 		}
 		if t < ph.segments {
@@ -106,6 +131,15 @@ func (b *builder) join(steps []int) []int {
 		return nil
 	}
 	return []int{b.add(Step{Kind: Join, Lane: LaneJoin, After: steps})}
+}
+
+// joinEach is join for each of the steps with those before it, the last one apart.
+func (b *builder) joinEach(steps []int) [][]int {
+	gates := make([][]int, len(steps)-1)
+	for k := range gates {
+		gates[k] = b.join(steps[k : k+1])
+	}
+	return gates
 }
 
 // end adds a last Join behind all that the lanes do, if there are joins, so that

@@ -7,9 +7,9 @@
 //
 // # The model
 //
-// A rank has two lanes, each a queue that runs its steps in order: LaneOut
-// moves device memory to host memory, LaneIn moves host memory to device
-// memory; both reduce. Steps of different lanes run concurrently unless one
+// A rank has lanes, each a queue that runs its steps in order: LaneOut moves
+// device memory to host memory, LaneIn moves host memory to device memory; both
+// reduce, and LaneFold does nothing else. Steps of different lanes run concurrently unless one
 // names the other in After. Every rank can read and write every rank's pinned
 // host memory; device memory belongs to its rank (PeerCopy apart).
 //
@@ -109,7 +109,7 @@ const (
 	Join
 )
 
-// Lane is one of a rank's two queues, or the queue of the Joins.
+// Lane is one of a rank's queues, or the queue of the Joins.
 type Lane uint8
 
 const (
@@ -117,7 +117,9 @@ const (
 	LaneIn
 	// LaneJoin belongs to rank 0 and runs nothing but Joins.
 	LaneJoin
-	Lanes = 3
+	// LaneFold reduces, where a reduction would hold up the copies of either way.
+	LaneFold
+	Lanes = 4
 )
 
 // A Step is one copy, one kernel or one Join. A ToHost or FromHost may have

@@ -284,7 +284,7 @@ func TestPlansAreSound(t *testing.T) {
 					// Each case takes the next type and reduction; the numbers
 					// have no common factor with those of the loops.
 					k++
-					a := Args{Ranks: ranks, Count: count, Type: dtype.Types[k*7%len(dtype.Types)], Op: dtype.Ops[k*3%len(dtype.Ops)], InPlace: inPlace, Block: k%2 == 0}
+					a := Args{Ranks: ranks, Count: count, Type: dtype.Types[k*7%len(dtype.Types)], Op: dtype.Ops[k*3%len(dtype.Ops)], InPlace: inPlace, Block: k%2 == 0, Share: k / 2 % 2 * ranks}
 					p, err := al.make(a)
 					require.NoError(t, err, "%+v", a)
 					sound(t, a, p)
@@ -314,7 +314,7 @@ func TestPlansMoveTheRightBytes(t *testing.T) {
 					}
 					k++
 					a := Args{
-						Ranks: ranks, Count: count, Type: dtype.Types[k%len(dtype.Types)], Op: dtype.Ops[k/3%len(dtype.Ops)], InPlace: inPlace, Block: k%5 > 1,
+						Ranks: ranks, Count: count, Type: dtype.Types[k%len(dtype.Types)], Op: dtype.Ops[k/3%len(dtype.Ops)], InPlace: inPlace, Block: k%5 > 1, Share: k / 2 % 2 * ranks,
 						Chunk: []uint64{16, 48, 256, 0}[k%4], Slots: 2 + k%3,
 					}
 					if a.Chunk > 0 { // at most five pieces, or the ring has thousands of steps
@@ -343,7 +343,7 @@ func TestEveryTypeAndReduction(t *testing.T) {
 					RingAllReduce, RingReduceScatter, DirectAllReduce, DirectReduceScatter, rooted(DirectReduce), peer(DirectAllReduce),
 				} {
 					a := Args{
-						Ranks: ranks, Count: 1003, Type: ty, Op: op, InPlace: rng.IntN(2) == 0, ZeroCopy: rng.IntN(2) == 0, Block: rng.IntN(2) == 0,
+						Ranks: ranks, Count: 1003, Type: ty, Op: op, InPlace: rng.IntN(2) == 0, ZeroCopy: rng.IntN(2) == 0, Block: rng.IntN(2) == 0, Share: rng.IntN(2) * ranks,
 						Slots: 3, HostBudget: 6 * 1024, ScratchBudget: 5 * 1024,
 					}
 					if rng.IntN(2) == 0 && ranks < 5 { // some pieces less
@@ -394,7 +394,7 @@ func TestRandomPlans(t *testing.T) {
 		a := Args{
 			Ranks: 1 + rng.IntN(16), Count: rng.Uint64N(1 << rng.IntN(10)),
 			Type: dtype.Types[rng.IntN(len(dtype.Types))], Op: dtype.Ops[rng.IntN(len(dtype.Ops))],
-			InPlace: al.inPlace && rng.IntN(2) == 0, Block: rng.IntN(2) == 0,
+			InPlace: al.inPlace && rng.IntN(2) == 0, Block: rng.IntN(2) == 0, Share: rng.IntN(3),
 			Chunk: rng.Uint64N(1 << rng.IntN(13)), Slots: rng.IntN(7),
 			HostBudget: rng.Uint64N(1 << rng.IntN(13)), ScratchBudget: rng.Uint64N(1 << rng.IntN(13)),
 		}
@@ -733,8 +733,8 @@ func TestRefusals(t *testing.T) {
 	bad("at least 32 bytes of host memory", func() (*Plan, error) {
 		return RingAllReduce(Args{Ranks: 3, Count: 1000, Type: dtype.Int8, HostBudget: 31})
 	})
-	bad("at least 112 bytes of host memory and 64 bytes of device scratch", func() (*Plan, error) {
-		return DirectAllReduce(Args{Ranks: 3, Count: 1000, Type: dtype.Int8, HostBudget: 111})
+	bad("at least 160 bytes of host memory and 64 bytes of device scratch", func() (*Plan, error) {
+		return DirectAllReduce(Args{Ranks: 3, Count: 1000, Type: dtype.Int8, HostBudget: 159})
 	})
 	bad("in place", func() (*Plan, error) {
 		return DirectAllToAll(Args{Ranks: 2, Count: 1, Type: dtype.Int8, InPlace: true})
