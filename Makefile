@@ -45,6 +45,7 @@ readme-figures:
 soak:
 	FUZZTIME=5m .ci/run fuzz
 	CGO_ENABLED=0 $(GO) test -gcflags='all=-N -l' ./...
+	GP_SOAK=10 CGO_ENABLED=0 $(GO) test -count=1 -timeout 2h -run '^TestMixes$$' ./gp
 	GP_SOAK=1 CGO_ENABLED=0 $(GO) test -count=$(SOAK_COUNT) -timeout 6h -run '^(TestInterpreterAgrees|TestMutants)$$' ./ptx
 	GP_LOAD=5m CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 1h -run '^TestLoad$$' ./gp
 	GP_LOAD=3s CGO_ENABLED=1 $(GO) test -race -count=$(SOAK_COUNT) -timeout 6h $(SOAK_PACKAGES)

@@ -483,7 +483,7 @@ func (g *Group) choose(c *call, o *CallOptions) (choice, error) {
 			return ch, "P2P is not proven for every pair", nil
 		case (alg == AlgorithmPeer || ch.kind != 0) && n == 1:
 			return ch, "the group has one rank", nil
-		case ch.kind != 0 && !g.fits(ch.kind, bytes):
+		case ch.kind != 0 && g.hasAreas() && !g.fits(ch.kind, bytes):
 			return ch, fmt.Sprintf("%d bytes are too many for the areas of pinned memory", bytes), nil
 		case ch.kind != 0:
 			on, err := g.mayExchange(patient)

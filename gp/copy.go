@@ -255,7 +255,7 @@ func (g *Group) refuseCapture(x *run) error {
 }
 
 // order is an operation that moves nothing: the stream of rank hub is ordered
-// behind the streams of all, and, unless it is a copy, theirs behind it.
+// behind the streams of all, and, unless it copies, theirs behind it.
 func (g *Group) order(x *run, hub int, algorithm string) (Work, error) {
 	if err := g.refuseCapture(x); err != nil {
 		x.bind.restore()
@@ -323,7 +323,7 @@ func (g *Group) orderCalls(x *run, hub int, o *operation) (string, int, api.Code
 	if c := d.EventRecord(m.ev, x.stream[hub]); c != api.Success {
 		return "cuEventRecord", hub, c
 	}
-	if x.op == "copy" {
+	if x.op == "copy" || x.op == opSendRecv {
 		return "", hub, api.Success
 	}
 	return all(func(_ int, _ *Rank, s api.Stream) (string, api.Code) {

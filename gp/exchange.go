@@ -90,6 +90,9 @@ func (g *Group) area() uint64 {
 	return 0
 }
 
+// hasAreas tells whether the areas hold any exchange at all.
+func (g *Group) hasAreas() bool { return g.fits(kernel.OneShot, 1) }
+
 // maxExchangeParts is how many exchanges, one behind the other, do one operation.
 const maxExchangeParts = 8
 
@@ -159,8 +162,8 @@ func (g *Group) mayExchange(patient bool) (bool, error) {
 	if g.opts.NoExchange {
 		return off("the options say so")
 	}
-	if g.area() < kernel.AreaNeed(kernel.OneShot, 1, len(g.ranks)) {
-		return off("the budget of pinned memory is too small")
+	if !g.hasAreas() {
+		return off(fmt.Sprintf("areas of pinned memory have no room in a budget of %d bytes a rank", g.stride+2*bounceHalf))
 	}
 	if runtime.GOOS == "windows" && !g.host.Modelled() {
 		return off("Windows may hold launches back")

@@ -179,7 +179,7 @@ func TestCloseBesideKernelsThatWait(t *testing.T) {
 			require.NoError(t, err)
 			began := x.g.Now()
 			within(t, "Close", func() { require.NoError(t, x.g.Close()) })
-			require.Less(t, x.g.Now()-began, gp.DefaultKernelDeadline+time.Second)
+			require.InDelta(t, 1, (x.g.Now() - began).Seconds(), 0.1, "long before the kernels' own deadline")
 			require.Error(t, w.Wait(background))
 			newTroupe(t, d, 3).works(gp.AlgorithmOneShot)
 		})
@@ -233,7 +233,7 @@ func TestExchangesOff(t *testing.T) {
 		env        string
 		said       int
 	}{
-		{"a small budget", "too many for the areas", plain, func(o *gp.Options) { o.PinnedBytes = small }, "", 0},
+		{"a small budget", "no room in a budget", plain, func(o *gp.Options) { o.PinnedBytes = small }, "", 1},
 		{"an option", "the options say so", plain, func(o *gp.Options) { o.NoExchange = true }, "", 1},
 		{"the environment", "the options say so", plain, func(*gp.Options) {}, gp.EnvNoExchange, 1},
 		{"WSL2", "WSL2", wsl, func(*gp.Options) {}, "", 1},

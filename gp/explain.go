@@ -106,6 +106,11 @@ func (g *Group) dry(x *run, f func(o *operation)) *counter {
 	return c
 }
 
+// add adds the calls of another explanation.
+func (e *Explanation) add(o *Explanation) {
+	e.DriverCalls, e.Copies, e.Kernels, e.Records, e.Waits = e.DriverCalls+o.DriverCalls, e.Copies+o.Copies, e.Kernels+o.Kernels, e.Records+o.Records, e.Waits+o.Waits
+}
+
 func (e *Explanation) count(c *counter) {
 	e.DriverCalls, e.Copies, e.Kernels, e.Records, e.Waits = c.others+c.copies+c.kernels+c.records+c.waits, c.copies, c.kernels, c.records, c.waits
 }

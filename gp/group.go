@@ -64,6 +64,7 @@ type Group struct {
 	stats     counters
 
 	exchanges exchanges
+	patience  atomic.Int64 // while the group closes, the host's time at which kernels are told to give up
 
 	ops     operations
 	waiters waiters
@@ -275,8 +276,14 @@ func (g *Group) function(r *Rank, m module, entry string) (api.Function, error) 
 	return api.Function(f.Handle()), nil
 }
 
+// closeGrace is how long Close waits for kernels that wait for each other before it
+// has them give up. What they wait for may be behind what a caller's stream waits
+// for, and never come.
+const closeGrace = time.Second
+
 // Close waits for what is in flight, then frees what the group holds, buffers
-// from Alloc included. It is idempotent. What a group that has failed was still
+// from Alloc included. It is idempotent. Kernels that wait for each other are
+// given a second for it, and then give up. What a group that has failed was still
 // doing is waited for as well, and what comes of it is not reported again.
 func (g *Group) Close() error {
 	if g.closing.Swap(true) {
@@ -286,6 +293,7 @@ func (g *Group) Close() error {
 	defer g.logs.flush()
 	defer close(g.closed)
 	g.joins.end(fmt.Errorf("group: %w", ErrClosed))
+	g.patience.Store(int64(g.host.Now() + closeGrace))
 	var errs []error
 	for _, w := range g.ops.pending(g) {
 		if err := w.Wait(context.Background()); err != nil {

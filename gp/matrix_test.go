@@ -12,6 +12,8 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 	"github.com/geforce-p2p/geforce-p2p/cuda/sim"
 	"github.com/geforce-p2p/geforce-p2p/gp"
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 )
 
 // machineOf is a simulated machine by name, whose leaks and races fail the test.
@@ -217,4 +219,90 @@ func TestSendRecvRefuses(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, w.Done())
 	})
+}
+
+// TestEmptyBatch: a batch that moves nothing is over when all its streams are in
+// order, not the last transfer's alone, and refuses captured streams before it
+// orders any.
+func TestEmptyBatch(t *testing.T) {
+	d := machineOf(t, "4x4090")
+	tapped, tp := gputest.Tapped(t, d)
+	g := group(t, tapped, 4)
+	var long, none []gp.Buffer
+	for _, r := range g.Ranks() {
+		b := alloc(t, r, gp.TypeUint8, 8<<20)
+		long, none = append(long, b), append(none, b.Sub(0, 0))
+	}
+	slow, err := g.Copy(long[1], long[0])
+	require.NoError(t, err)
+	ts := []gp.Transfer{{Dst: none[2], Src: none[1]}, {Dst: none[3], Src: none[3]}}
+	w, err := g.SendRecv(ts...)
+	require.NoError(t, err)
+	require.False(t, w.Done())
+	require.NoError(t, w.Wait(background))
+	require.True(t, slow.Done())
+
+	var e gp.Explanation
+	_, err = g.With(gp.CallOptions{Explain: &e}).SendRecv(ts...)
+	require.NoError(t, err)
+	require.Equal(t, 3, e.Records, "the first source's, and a destination's each")
+	require.Equal(t, 1, e.Waits)
+
+	captured := newStream(t, g.Ranks()[3])
+	cc := captured.Context()
+	require.NoError(t, cc.Do(func() error {
+		require.Equal(t, api.Success, seam(d).StreamBeginCapture(captured.Handle(), api.CaptureGlobal))
+		return nil
+	}))
+	on := none[3].On(captured)
+	tp.Reset()
+	_, err = g.SendRecv(ts[0], gp.Transfer{Dst: on, Src: on})
+	require.ErrorIs(t, err, gp.ErrCapturing)
+	require.Zero(t, tp.Counts()["EventRecord"])
+	require.NoError(t, g.Err())
+	require.NoError(t, cc.Do(func() error {
+		graph, c := seam(d).StreamEndCapture(captured.Handle())
+		require.Equal(t, api.Success, c)
+		if graph != 0 {
+			require.Equal(t, api.Success, seam(d).GraphDestroy(graph))
+		}
+		return nil
+	}))
+}
+
+// TestBeforeIsOneWait: of plans whose ends are joined, a stream that is put behind
+// the Work waits once, not for each rank.
+func TestBeforeIsOneWait(t *testing.T) {
+	const n = 4
+	o := peerOptions(t, n)
+	tapped, tp := gputest.Tapped(t, o.Driver)
+	o.Driver = tapped
+	g := open(t, o)
+	var long, other, short []gp.Buffer
+	for _, r := range g.Ranks() {
+		long, other = append(long, alloc(t, r, gp.TypeUint8, n*100_000)), append(other, alloc(t, r, gp.TypeUint8, n*100_000))
+		short = append(short, alloc(t, r, gp.TypeUint8, 100_000))
+	}
+	s := newStream(t, g.Ranks()[1])
+	for _, alg := range []gp.Algorithm{gp.AlgorithmPeer, gp.AlgorithmDirect} {
+		o := g.With(gp.CallOptions{Algorithm: alg, Chunk: 64 << 10})
+		for name, call := range map[string]func() (gp.Work, error){
+			"all_reduce":     func() (gp.Work, error) { return o.AllReduce(long, gp.Max) },
+			"all_gather":     func() (gp.Work, error) { return o.AllGather(long, short) },
+			"reduce_scatter": func() (gp.Work, error) { return o.ReduceScatter(short, long, gp.Max) },
+			"reduce":         func() (gp.Work, error) { return o.Reduce(other[2], long, gp.Max) },
+			"all_to_all":     func() (gp.Work, error) { return o.AllToAll(other, long) },
+			"broadcast":      func() (gp.Work, error) { return o.Broadcast(other, long[1]) },
+		} {
+			if name == "broadcast" && alg == gp.AlgorithmDirect {
+				continue // nobody waits for all there
+			}
+			w, err := call()
+			require.NoError(t, err)
+			tp.Reset()
+			require.NoError(t, w.Before(s))
+			require.Equal(t, uint64(1), tp.Counts()["StreamWaitEvent"], "%s %s", alg, name)
+			require.NoError(t, w.Wait(background))
+		}
+	}
 }

@@ -116,6 +116,7 @@ func courses() []course {
 		{name: "direct copies", machine: "8x4090-p2p", ranks: 2, calls: []c{{op: "copy", n: 1 << 20, to: 1}, {op: "copy", n: 1 << 20, from: 1}}},
 		{name: "copies that others wait for", machine: "2x4090", ranks: 2, calls: []c{with(one, before), with(chunks, before)}},
 		{name: "empty calls", machine: "4x4090", ranks: 3, calls: []c{{op: "copy", to: 1}, {op: "all_reduce"}, {op: "copy", from: 2}, {op: "all_gather"}, {op: "all_reduce", inPlace: true}}},
+		{name: "empty batches", machine: "4x4090", ranks: 3, calls: []c{{op: "send_recv", pairs: [][2]int{{0, 1}, {2, 1}, {1, 1}}}, {op: "send_recv", pairs: [][2]int{{1, 2}, {0, 2}}}}},
 		{name: "all_reduce on ranks that share GPUs", machine: "2x4090", ranks: 3, calls: times(2, c{op: "all_reduce", alg: gp.AlgorithmRing, n: 3 * 192 * kib, chunk: 192 * kib})},
 	}
 	// Of each algorithm: calls back to back on the callers' streams, until their
@@ -629,10 +630,14 @@ func (s *stage) call(c courseCall) {
 	if c.before && s.err == nil {
 		s.takes(w, sides)
 	}
-	// A copy orders its destination's stream only, a collective all of them.
+	// A transfer orders its destination's stream only, a collective all of them.
 	switch {
 	case c.op == "copy":
 		s.behind(sides[0], sides[1])
+	case c.op == "send_recv":
+		for i := 0; i < len(sides); i += 2 {
+			s.behind(sides[i], sides[i+1])
+		}
 	default:
 		for _, x := range sides {
 			s.behind(x, sides...)

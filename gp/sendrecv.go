@@ -3,9 +3,11 @@
 package gp
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
+	"github.com/geforce-p2p/geforce-p2p/internal/api"
 )
 
 // A Transfer is one message of a SendRecv: Src, on the rank that sends, goes to
@@ -24,7 +26,10 @@ const opSendRecv = "send_recv"
 // different transfers may differ. No Dst overlaps another buffer of the batch.
 //
 // All buffers of a rank in one batch are on one stream, which is ordered as Copy
-// orders it; where they are not, the call is refused.
+// orders it; where they are not, the call is refused. A rank's messages share its
+// lanes and its slots of pinned memory, so a second stream would be behind and
+// ahead of the whole batch like the first, and only seem to be free of it: for
+// messages that need not wait for each other's streams, make two calls.
 func (o Ops) SendRecv(ts ...Transfer) (Work, error) {
 	const op = opSendRecv
 	g := o.g
@@ -96,16 +101,7 @@ func (o Ops) SendRecv(ts ...Transfer) (Work, error) {
 		}
 	}
 	if bytes == 0 {
-		// Streams are ordered, as far as the batch connects them, whatever the route.
-		o.o.Route = RouteAuto
-		w := Work{}
-		for i := range ts {
-			var err error
-			if w, err = o.copy(ts[i].Dst, ts[i].Src); err != nil {
-				return Work{}, err
-			}
-		}
-		return w, nil
+		return g.orderBatch(ts, o.o.Explain, fill)
 	}
 	pr, err := g.sendRecvProgram(ts, &o.o)
 	if err != nil {
@@ -145,6 +141,60 @@ func (o Ops) SendRecv(ts ...Transfer) (Work, error) {
 		g.moved(t.From, t.To, route, t.Bytes)
 	}
 	return w, nil
+}
+
+// orderBatch is a batch that moves nothing: the stream of each transfer's Dst is
+// ordered behind its Src's, and the Work is over when all of these are. fill has
+// the run's ranks and streams be all of the group's. The group's lock is held.
+func (g *Group) orderBatch(ts []Transfer, e *Explanation, fill func()) (Work, error) {
+	x := &g.run
+	each := func(f func() error) error {
+		for i := range ts {
+			x.reset(opSendRecv, nil, 2)
+			src, dst := &ts[i].Src, &ts[i].Dst
+			x.rank[0], x.stream[0] = src.rank, src.queue()
+			x.rank[1], x.stream[1] = dst.rank, dst.queue()
+			if err := f(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if e != nil {
+		var all Explanation
+		_ = each(func() error {
+			var one Explanation
+			g.explainOrder(&one, x, 1)
+			one.add(&all)
+			all = one
+			return nil
+		})
+		all.Algorithm = AlgorithmDirect
+		*e = all
+		return Work{}, nil
+	}
+	if err := each(func() error { return g.refuseCapture(x) }); err != nil {
+		x.bind.restore()
+		return Work{}, err
+	}
+	o := g.begin(opSendRecv, string(AlgorithmDirect))
+	err := each(func() error {
+		if call, r, c := g.orderCalls(x, 1, o); c != api.Success {
+			return g.callError(x.op, x.rank[r], call, c)
+		}
+		return nil
+	})
+	if c := x.bind.restore(); c != api.Success && err == nil {
+		err = g.callError(x.op, x.rank[1], "cuCtxPopCurrent", c)
+	}
+	if err != nil {
+		g.fail(fmt.Errorf("%w (ordering streams)", err))
+		g.abandon(o)
+		return Work{}, err
+	}
+	x.reset(opSendRecv, nil, len(g.ranks))
+	fill()
+	return g.commit(o), nil
 }
 
 // A batch is the program of a SendRecv and what it was made from.

@@ -178,6 +178,11 @@ func (o *operation) pollLocked(patient bool) bool {
 		}
 		m.finish()
 	}
+	if !done && o.exchange {
+		if by := o.g.patience.Load(); by != 0 && int64(o.g.host.Now()) > by {
+			o.g.abort()
+		}
+	}
 	if done || patient {
 		for _, r := range o.besides {
 			// Any event of the context will do.
