@@ -32,7 +32,7 @@ func TestExchangeInParts(t *testing.T) {
 					b := alloc(t, rank, gp.TypeInt64, n)
 					in := make([]byte, 0, c.bytes)
 					for i := range n {
-						v := int64(i*2654435761) ^ int64(r)<<40
+						v := int64(i)*2654435761 ^ int64(r)<<40
 						want[i] += v
 						in = binary.LittleEndian.AppendUint64(in, uint64(v))
 					}
