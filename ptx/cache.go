@@ -17,9 +17,10 @@ import (
 	"sync"
 )
 
-// cacheMagic begins a file of the cache: the SHA-256 of what follows comes
-// next, then the CUBIN. The driver is never handed a file that was cut short.
-const cacheMagic = "gp-cubin-1\n"
+// cacheMagic begins a file of the cache: a SHA-256 of its key and of what follows
+// comes next, then the CUBIN. The driver is never handed a file that was cut short,
+// or one that was made for another kernel, compiler or GPU.
+const cacheMagic = "gp-cubin-2\n"
 
 // A cache keeps CUBINs in files, so that only the first process on a machine
 // compiles. It is an optimisation: whatever goes wrong with it is logged once
@@ -29,14 +30,15 @@ type cache struct {
 	log  *slog.Logger
 	once sync.Once // trouble is logged once
 
-	dir   string // "" where there is none
-	write func(f *os.File, b []byte) (int, error)
+	dir    string // "" where there is none
+	create func(dir, pattern string) (*os.File, error)
+	write  func(f *os.File, b []byte) (int, error)
 }
 
 // newCache uses dir, or the user's cache directory if dir is "". It creates
 // nothing yet.
 func newCache(dir string, log *slog.Logger) *cache {
-	c := &cache{log: log, dir: dir, write: (*os.File).Write}
+	c := &cache{log: log, dir: dir, create: os.CreateTemp, write: (*os.File).Write}
 	if dir == "" {
 		base, err := os.UserCacheDir()
 		if err != nil {
@@ -63,7 +65,13 @@ func cacheKey(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// load returns what was stored under a key. A file that is not whole is removed.
+// cacheSum is the sum in the file of a key. Keys have one length.
+func cacheSum(key string, image []byte) [sha256.Size]byte {
+	return sha256.Sum256(append([]byte(key), image...))
+}
+
+// load returns what was stored under a key. A file that is not whole, or
+// is not the key's, is removed.
 func (c *cache) load(key string) ([]byte, bool) {
 	if !c.usable() {
 		return nil, false
@@ -79,7 +87,7 @@ func (c *cache) load(key string) ([]byte, bool) {
 	rest, ok := bytes.CutPrefix(b, []byte(cacheMagic))
 	if ok && len(rest) > sha256.Size {
 		image := rest[sha256.Size:]
-		if sum := sha256.Sum256(image); bytes.Equal(sum[:], rest[:sha256.Size]) {
+		if sum := cacheSum(key, image); bytes.Equal(sum[:], rest[:sha256.Size]) {
 			return image, true
 		}
 	}
@@ -90,7 +98,7 @@ func (c *cache) load(key string) ([]byte, bool) {
 
 // store keeps an image under a key.
 func (c *cache) store(key string, image []byte) {
-	sum := sha256.Sum256(image)
+	sum := cacheSum(key, image)
 	c.put(key+".cubin", bytes.Join([][]byte{[]byte(cacheMagic), sum[:], image}, nil))
 }
 
@@ -136,7 +144,7 @@ func (c *cache) put(name string, b []byte) {
 	if !c.usable() {
 		return
 	}
-	f, err := os.CreateTemp(c.dir, "tmp-*") // mode 0600
+	f, err := c.create(c.dir, "tmp-*") // mode 0600
 	if err != nil {
 		c.trouble(err)
 		return

@@ -4,10 +4,13 @@ package ptx
 
 import (
 	"bytes"
+	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,6 +96,21 @@ func TestCacheCorrupt(t *testing.T) {
 	}
 }
 
+// A file that was put in the place of another, whole as it is, is not loaded.
+func TestCacheSwapped(t *testing.T) {
+	log, out := logBuffer()
+	dir := filepath.Join(t.TempDir(), "cache")
+	c := newCache(dir, log)
+	c.store("k", []byte("image of k"))
+	c.store("l", []byte("image of l"))
+	require.NoError(t, os.Rename(filepath.Join(dir, "l.cubin"), filepath.Join(dir, "k.cubin")))
+	_, ok := c.load("k")
+	require.False(t, ok)
+	require.Equal(t, 1, lines(out))
+	require.Contains(t, out.String(), "corrupt")
+	require.NoFileExists(t, filepath.Join(dir, "k.cubin"))
+}
+
 // Without a home directory there is no cache; that is said once.
 func TestCacheNoHome(t *testing.T) {
 	for _, v := range []string{"HOME", "XDG_CACHE_HOME", "LocalAppData", "home"} {
@@ -132,6 +150,26 @@ func TestCacheReadOnly(t *testing.T) {
 		c.store("l", []byte("other"))
 	}
 	require.Equal(t, 1, lines(out), out.String())
+}
+
+// The same for a user who may write everywhere, on a file system that may not be
+// written to.
+func TestCacheReadOnlyFileSystem(t *testing.T) {
+	log, out := logBuffer()
+	dir := filepath.Join(t.TempDir(), "cache")
+	newCache(dir, log).store("k", []byte("image"))
+	c := newCache(dir, log)
+	c.create = func(dir, pattern string) (*os.File, error) {
+		return nil, &os.PathError{Op: "open", Path: dir, Err: syscall.EROFS}
+	}
+	for range 3 {
+		got, ok := c.load("k")
+		require.True(t, ok)
+		require.Equal(t, "image", string(got))
+		c.store("l", []byte("other"))
+	}
+	require.Equal(t, 1, lines(out), out.String())
+	require.Contains(t, out.String(), "not kept")
 }
 
 // A directory that cannot be made is said once, also for a user who may do
@@ -192,4 +230,92 @@ func TestCacheKey(t *testing.T) {
 	require.NotEqual(t, cacheKey("a", "b"), cacheKey("ab"))
 	require.NotEqual(t, cacheKey("a", "b"), cacheKey("ab", ""))
 	require.NotEqual(t, cacheKey("a", "b"), cacheKey("b", "a"))
+}
+
+// starter is the cache of the children of TestCacheTenProcesses.
+const starter = "GP_TEST_CACHE"
+
+// manyKeys are what they compile, with images long enough to be seen half written.
+func manyKeys() (keys []string, images [][]byte) {
+	for i := range 5 {
+		keys = append(keys, cacheKey("module", strconv.Itoa(i)))
+		images = append(images, bytes.Repeat([]byte{byte('a' + i)}, 300_000+i))
+	}
+	return keys, images
+}
+
+// TestCacheStarter is such a child: it loads or stores every key, some times over.
+func TestCacheStarter(t *testing.T) {
+	dir := os.Getenv(starter)
+	if dir == "" {
+		t.Skip("the child of another test")
+	}
+	log, out := logBuffer()
+	keys, images := manyKeys()
+	_, err := io.Copy(io.Discard, os.Stdin) // ends when all are there
+	require.NoError(t, err)
+	for range 3 {
+		c := newCache(dir, log)
+		for i, k := range keys {
+			got, ok := c.load(k)
+			if ok {
+				require.True(t, bytes.Equal(images[i], got), "key %d", i)
+			}
+			c.store(k, images[i])
+			got, ok = c.load(k)
+			require.True(t, ok, "key %d is gone", i)
+			require.True(t, bytes.Equal(images[i], got), "key %d", i)
+		}
+	}
+	if runtime.GOOS != "windows" { // where a file that somebody reads is not replaced
+		require.Empty(t, out.String())
+	}
+}
+
+// Ten processes that start at once on an empty cache, not even a directory, all
+// find what they or others stored, whole, and leave nothing else.
+func TestCacheTenProcesses(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "not", "there", "yet")
+	const processes = 10
+	cmds := make([]*exec.Cmd, processes)
+	outs := make([]bytes.Buffer, processes)
+	var gates []io.Closer
+	for i := range cmds {
+		cmds[i] = exec.Command(os.Args[0], "-test.run=^TestCacheStarter$")
+		cmds[i].Env = append(os.Environ(), starter+"="+dir)
+		cmds[i].Stdout, cmds[i].Stderr = &outs[i], &outs[i]
+		in, err := cmds[i].StdinPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmds[i].Start())
+		gates = append(gates, in)
+	}
+	for _, g := range gates {
+		require.NoError(t, g.Close())
+	}
+	for i, cmd := range cmds {
+		require.NoError(t, cmd.Wait(), outs[i].String())
+	}
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	keys, images := manyKeys()
+	require.Len(t, files, len(keys), "nothing but the images")
+	log, out := logBuffer()
+	c := newCache(dir, log)
+	for i, k := range keys {
+		got, ok := c.load(k)
+		require.True(t, ok)
+		require.True(t, bytes.Equal(images[i], got))
+	}
+	require.Empty(t, out.String())
+	if runtime.GOOS == "windows" {
+		return
+	}
+	for _, f := range files {
+		fi, err := f.Info()
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), fi.Mode().Perm())
+	}
+	fi, err := os.Stat(dir)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), fi.Mode().Perm())
 }
