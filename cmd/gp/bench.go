@@ -71,6 +71,7 @@ type bench struct {
 	doc      benchDoc
 	began    time.Time
 	deadline time.Time // of --time, zero for none
+	share    string    // what the deadline is for, where it is not the run
 	round    int       // that is being taken, 0 is the one of warming up
 	random   splitmix
 	host     api.Host
@@ -210,6 +211,9 @@ func (b *bench) measureParts(ctx context.Context, parts []*part) error {
 			if !b.deadline.IsZero() {
 				// What a part does not need is the others'.
 				now := time.Now()
+				if p.bench != b {
+					p.share = p.title
+				}
 				p.deadline = now.Add(time.Duration(float64(b.deadline.Sub(now)) * p.weight / left))
 			}
 			left -= p.weight
@@ -236,6 +240,7 @@ func (b *bench) measureParts(ctx context.Context, parts []*part) error {
 		for _, s := range p.series {
 			if len(s.seconds) > 0 {
 				p.doc.Results = append(p.doc.Results, s.result(b.machine.modelled()))
+				p.doc.sampled(len(s.rounds), len(s.rounds))
 			}
 		}
 		if p.finish != nil {
@@ -330,7 +335,10 @@ func (b *bench) until(left time.Duration) time.Duration {
 }
 
 func (b *bench) noteTime(round int) {
-	b.doc.cut = true
+	if b.share != "" {
+		b.note("its share of --time %v is over: %d of %d rounds were done of %s", b.atMost, round, b.rounds, b.share)
+		return
+	}
 	b.note("--time %v is over: %d of %d rounds were done of %s", b.atMost, round, b.rounds, b.doc.Bench)
 }
 

@@ -39,7 +39,9 @@ type benchDoc struct {
 	// Probe is the report of gp probe, where a page was asked for.
 	Probe json.RawMessage `json:"probe,omitempty"`
 	Error string          `json:"error,omitempty"` // what ended the run early
-	cut   bool            // --time left out rounds
+	// Of the results, the fewest rounds that one is of, and the most: 0 in a
+	// document that was read.
+	fewest, most int
 }
 
 // merge takes in what a part of the run has come to.
@@ -49,7 +51,17 @@ func (d *benchDoc) merge(p *benchDoc) {
 	d.Matrices = append(d.Matrices, p.Matrices...)
 	d.Skipped = append(d.Skipped, p.Skipped...)
 	d.Notes = append(d.Notes, p.Notes...)
-	d.cut = d.cut || p.cut
+	d.sampled(p.fewest, p.most)
+}
+
+// sampled notes the rounds of results.
+func (d *benchDoc) sampled(fewest, most int) {
+	if most > 0 {
+		if d.fewest == 0 || fewest < d.fewest {
+			d.fewest = fewest
+		}
+		d.most = max(d.most, most)
+	}
 }
 
 // A benchSkip is a case that did not run.
@@ -350,13 +362,17 @@ func writeBench(w io.Writer, d *benchDoc) error {
 
 // Medians says of what the figures are.
 func (d *benchDoc) Medians() string {
-	switch {
-	case d.Rounds == 1:
-		return "of one round"
-	case d.cut:
-		return fmt.Sprintf("medians of at most %d rounds", d.Rounds)
+	fewest, most := d.fewest, d.most
+	if most == 0 {
+		fewest, most = d.Rounds, d.Rounds
 	}
-	return fmt.Sprintf("medians of %d rounds", d.Rounds)
+	switch {
+	case most == 1:
+		return "each of one round"
+	case fewest < most:
+		return fmt.Sprintf("medians of %d to %d rounds", fewest, most)
+	}
+	return fmt.Sprintf("medians of %d rounds", most)
 }
 
 func verifiedPhrase(d *benchDoc) string {

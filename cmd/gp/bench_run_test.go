@@ -67,7 +67,8 @@ func TestBenchDefault(t *testing.T) {
 func TestBenchDefaultTime(t *testing.T) {
 	code, out, errs := noHost().run("bench", "--sim", "1xh200", "--rounds", "1000", "--time", "1ms")
 	require.Equal(t, exitOK, code, errs)
-	require.Contains(t, out, "1 of 1000 rounds were done of link")
+	require.Contains(t, out, "its share of --time 1ms is over: 1 of 1000 rounds were done of link")
+	require.Contains(t, out, "3 results, each of one round; every byte verified")
 	require.Contains(t, out, "--time 1ms was over before the turn of copy, all_reduce on 2 ranks, all_reduce on 4 ranks, ")
 	require.Contains(t, out, ", all_to_all on 4 ranks\n")
 	require.Contains(t, out, "link.both")
@@ -226,4 +227,24 @@ func saveText(t *testing.T, text string) string {
 	name := filepath.Join(t.TempDir(), "text.json")
 	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 	return name
+}
+
+// What the figures are medians of is said of what was done, not of what was asked
+// for.
+func TestBenchMedians(t *testing.T) {
+	d := benchDoc{Rounds: 7}
+	require.Equal(t, "medians of 7 rounds", d.Medians(), "a document that was read")
+	d.sampled(3, 3)
+	require.Equal(t, "medians of 3 rounds", d.Medians())
+	p := benchDoc{Rounds: 7}
+	d.merge(&p) // nothing came of it
+	p.sampled(2, 2)
+	p.sampled(5, 5)
+	d.merge(&p)
+	require.Equal(t, "medians of 2 to 5 rounds", d.Medians())
+	p.sampled(1, 1)
+	require.Equal(t, "medians of 1 to 5 rounds", p.Medians())
+	one := benchDoc{Rounds: 9}
+	one.sampled(1, 1)
+	require.Equal(t, "each of one round", one.Medians())
 }
