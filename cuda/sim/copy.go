@@ -38,7 +38,7 @@ func (m *Machine) copy(s *stream, dst, src span, f shape) api.Code {
 	if f.bytes() == 0 {
 		return api.Success
 	}
-	n := &node{}
+	n := &node{runs: true}
 	block := false
 	if src.pageable() || dst.pageable() {
 		paged := time.Duration(float64(f.bytes()) / m.spec.Host.PageCopy.perSecond() * 1e9)
@@ -315,7 +315,7 @@ func (s seam) fill(dst api.Ptr, word []byte, n uint64, h api.Stream) api.Code {
 	}
 	w := work{latency: st.ctx.g.spec.Launch.us()}
 	m.touch(&w, st.ctx.g, m.place(d), bytes, true)
-	m.enqueue(st, &node{work: w, run: func() api.Code {
+	m.enqueue(st, &node{runs: true, work: w, run: func() api.Code {
 		b := d.bytes(bytes)
 		for i := copy(b, word); i < len(b); i *= 2 {
 			copy(b[i:], b[:i])

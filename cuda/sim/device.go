@@ -20,6 +20,7 @@ func (s seam) Host() api.Host { return s.m.host }
 // lock enters a call that costs f. The caller defers m.mu.Unlock().
 func (s seam) lock(f Figure) *Machine {
 	s.m.mu.Lock()
+	s.m.called = s.m.clock
 	s.m.charge(f)
 	return s.m
 }

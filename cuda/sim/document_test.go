@@ -45,8 +45,7 @@ func once(t testing.TB, name string, run func(testing.TB) []comparison) []compar
 
 // freeParameters lists those of a machine.
 func freeParameters(t testing.TB, name string) []NamedFigure {
-	s, err := Builtin(name)
-	require.NoError(t, err)
+	s := machineOf(t, name)
 	var out []NamedFigure
 	for _, f := range s.Figures() {
 		if f.Fitted {
@@ -63,7 +62,7 @@ func TestFreeParameters(t *testing.T) {
 		"4x4090":     nil,
 		"8x4090":     {"gpus[].memory", "staging.rate"},
 		"8x4090-p2p": {"gpus[].memory", "staging.rate", "peer.near", "peer.far"},
-		"2x5090":     {"gpus[].memory", "staging.rate", "staging.per_copy"},
+		"2x5090":     {"gpus[].memory", "staging.rate", "staging.duplex"},
 	} {
 		var got []string
 		for _, f := range freeParameters(t, name) {
@@ -81,7 +80,7 @@ func tables(t testing.TB) string {
 		name string
 		run  func(testing.TB) []comparison
 	}{
-		{"1xh200", h200Comparisons}, {"8x4090", deniedComparisons}, {"8x4090-p2p", patchedComparisons}, {"2x5090", twoCards},
+		{"1xh200", h200Comparisons}, {"8x4090", deniedComparisons}, {"8x4090-p2p", patchedComparisons}, {"2x5090", twoCards}, {"2xh200", pairH200Comparisons},
 	} {
 		free := freeParameters(t, m.name)
 		fmt.Fprintf(&b, "### %s\n\n%d free parameters:", m.name, len(free))
@@ -105,22 +104,24 @@ func TestDocument(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the document is written on amd64; elsewhere a last digit may differ, because operations are fused")
 	}
-	root := filepath.Join("..", "..")
-	if _, err := os.Stat(filepath.Join(root, "go.mod")); err != nil {
-		t.Skipf("outside of the module, there is no document here: %v", err)
-	}
-	path := filepath.Join(root, "docs", "simulator.md")
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	beside(t, "go.mod")
+	generated(t, "\n"+tables(t), "docs", "simulator.md")
+}
+
+// generated holds what a document has between its marks to what is wanted there,
+// or writes it.
+func generated(t *testing.T, want string, path ...string) {
+	t.Helper()
 	const begin, end = "<!-- tables -->\n", "<!-- end of tables -->\n"
-	before, rest, ok := strings.Cut(string(b), begin)
+	text := strings.ReplaceAll(string(beside(t, path...)), "\r\n", "\n")
+	before, rest, ok := strings.Cut(text, begin)
 	require.True(t, ok)
 	old, after, ok := strings.Cut(rest, end)
 	require.True(t, ok)
-	want := "\n" + tables(t)
 	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(before+begin+want+end+after), 0o644))
+		name := filepath.Join(append([]string{"..", ".."}, path...)...)
+		require.NoError(t, os.WriteFile(name, []byte(before+begin+want+end+after), 0o644))
 		return
 	}
-	require.Equal(t, want, strings.ReplaceAll(old, "\r\n", "\n"), "docs/simulator.md is not what go test ./cuda/sim -run TestDocument -update writes")
+	require.Equal(t, want, old, "%s is not what go test ./cuda/sim -run 'TestDocument|TestPairTable' -update writes", filepath.Join(path...))
 }

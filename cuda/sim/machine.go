@@ -66,6 +66,7 @@ type Machine struct {
 	mu       sync.Mutex
 	rng      *rand.Rand
 	clock    time.Duration // the host's, at which calls are made
+	called   time.Duration // when the latest call began
 	line     timeline
 	inited   bool
 	closed   bool
@@ -85,7 +86,8 @@ type Machine struct {
 	prefer   map[uint64]*numa // by thread
 	staging  engine           // the driver's own, for copies between GPUs without peer access
 	stageway link
-	active   []*stream // those with commands whose bytes have not run
+	stagers  map[[2]int]*stager // by from and to, where directions are independent
+	active   []*stream          // those with commands whose bytes have not run
 	captures []*capture
 	modes    map[uint64]api.CaptureMode // by thread, where not global
 	leaks    []string                   // what died with its context
@@ -153,6 +155,10 @@ func New(spec Spec, opts ...Option) (*Machine, error) {
 		current:  map[uint64][]*context{},
 		modes:    map[uint64]api.CaptureMode{},
 		stageway: link{rate: spec.Staging.Rate.perSecond()},
+		stagers:  map[[2]int]*stager{},
+	}
+	if d := spec.Staging.Duplex.Value; d != 0 {
+		m.stageway.rate *= 2 * d
 	}
 	for _, o := range opts {
 		o(&m.options)

@@ -338,7 +338,7 @@ func (s seam) LaunchKernel(h api.Function, l *api.Launch) api.Code {
 	m.cost(&w, g, f, params)
 	v := view{m: m, g: g}
 	run := f.runs(l, params)
-	m.enqueue(st, &node{work: w, run: func() api.Code { return m.fail(run(v)) }})
+	m.enqueue(st, &node{runs: true, work: w, run: func() api.Code { return m.fail(run(v)) }})
 	if t := m.watch.toucher(st, func() string { return "kernel " + f.name }); t != nil && f.k.Touches == nil {
 		v.late = t
 	} else if t != nil {

@@ -29,8 +29,12 @@ type node struct {
 	ran    bool
 
 	work       work
-	next       []*node // those that wait for its end
-	unended    int     // deps that have not ended
+	runs       bool          // a copy or a kernel: it has an engine
+	awaits     *node         // of a wait for an event of another GPU: the event
+	held       bool          // likewise: it is not with the GPU yet
+	look       time.Duration // likewise: when the GPU looks first
+	next       []*node       // those that wait for its end
+	unended    int           // deps that have not ended
 	ready      time.Duration
 	start, end time.Duration
 	ended      bool
@@ -50,7 +54,11 @@ func (m *Machine) enqueue(s *stream, n *node, after ...*node) {
 		}
 	}
 	n.s = s
+	if n.runs {
+		m.couple(s, n)
+	}
 	dep := func(d *node) {
+		m.hand(d)
 		if d != nil && !(d.ran && d.ended && d.end <= m.clock) {
 			n.deps = append(n.deps, d)
 		}
@@ -80,6 +88,47 @@ func (m *Machine) enqueue(s *stream, n *node, after ...*node) {
 	m.line.add(n, m.clock)
 }
 
+// couple puts a copy or a kernel behind its stream's last one: another engine
+// has another queue to the hardware, which waits as a stream does for an event.
+func (m *Machine) couple(s *stream, n *node) {
+	if s.ran && s.engine != n.work.engine {
+		m.charge(m.spec.Calls.Couple)
+		n.work.latency += s.ctx.g.spec.Event.us()
+	}
+	s.ran, s.engine = true, n.work.engine
+}
+
+// hand gives a wait for another GPU's event to the waiting GPU, as the driver
+// does in the midst of the next call for the stream, unless the host knows by
+// then that the event was reached: then nothing is left of it.
+func (m *Machine) hand(n *node) {
+	if n == nil || !n.held {
+		return
+	}
+	n.held = false
+	if m.seen(n.awaits) {
+		n.work.latency = 0
+	}
+	n.look = max(n.look, (m.called+m.clock)/2)
+	n.ready = max(n.ready, n.look)
+	if n.unended--; n.unended == 0 {
+		m.line.mark(n.turn(), n, ready)
+	}
+}
+
+// seenAt is when the host can know that a command has ended, in time. What a
+// wait takes its stream is no work: it is over for the host when its event is.
+func (m *Machine) seenAt(n *node) time.Duration {
+	wake := m.spec.Calls.Wake.us()
+	if n.runs {
+		return n.end + wake
+	}
+	return max(n.end, n.start+wake)
+}
+
+// seen tells whether the host can know that a command is done, in bytes too.
+func (m *Machine) seen(n *node) bool { return n.ran && n.ended && m.seenAt(n) <= m.clock }
+
 // land forgets the commands at a stream's front that the host may know to be done.
 func (m *Machine) land(s *stream) {
 	i := 0
@@ -94,14 +143,13 @@ func (m *Machine) wait(n *node) {
 	if n == nil {
 		return
 	}
-	before := m.clock
-	if m.until(n); m.clock > before {
-		m.charge(m.spec.Calls.Wake)
-	}
+	m.until(n)
+	m.clock = max(m.clock, m.seenAt(n))
 }
 
-// until is wait for a thread that polls: it goes on at the very end of n.
+// until blocks the host to the very end of n, which it cannot see yet.
 func (m *Machine) until(n *node) {
+	m.hand(n)
 	for m.stalled(n) {
 		m.opened.Wait()
 	}
@@ -126,8 +174,9 @@ func (m *Machine) done(n *node) bool {
 	if n == nil {
 		return true
 	}
+	m.hand(n)
 	m.advance()
-	if !n.ended || n.end > m.clock {
+	if !n.ended || m.seenAt(n) > m.clock {
 		// Some of what is still running may already have done its work.
 		for range m.rng.IntN(4) {
 			m.step()

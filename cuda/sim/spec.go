@@ -54,6 +54,7 @@ type GPU struct {
 	Memory      Figure `json:"memory"`   // GB/s, reads and writes together
 	PerCopy     Figure `json:"per_copy"` // us that a copy takes beside its bytes
 	Event       Figure `json:"event"`    // us that waiting for an event takes in its stream; recording one takes none
+	Poll        Figure `json:"poll"`     // us between two looks at an event of another GPU that was not there at the first
 	Launch      Figure `json:"launch"`   // us that a kernel takes beside its bytes
 	// PCI is what /sys shows of the GPU; without it, only where it is.
 	PCI PCI `json:"pci,omitzero"`
@@ -79,10 +80,12 @@ type Node struct {
 }
 
 // Staging describes how the driver itself copies between GPUs that may not
-// reach each other: through buffers of its own, one direction at a time.
+// reach each other: through buffers of its own. Without a Duplex it copies one
+// direction at a time, and holds the caller until it is done.
 type Staging struct {
-	Rate    Figure `json:"rate"`     // GB/s
-	PerCopy Figure `json:"per_copy"` // us
+	Rate    Figure `json:"rate"`            // GB/s one way
+	PerCopy Figure `json:"per_copy"`        // us
+	Duplex  Figure `json:"duplex,omitzero"` // both ways at once, as a part of twice the one-way rate
 }
 
 // Peer describes copies between GPUs that may reach each other, over PCIe.
@@ -102,9 +105,10 @@ type Calls struct {
 	Memcpy         Figure `json:"memcpy"`
 	EventRecord    Figure `json:"event_record"`
 	StreamWait     Figure `json:"stream_wait"`
+	Couple         Figure `json:"couple"` // beside, of a wait for another GPU's event, and of work on another engine than its stream's last
 	Query          Figure `json:"query"`
 	Synchronize    Figure `json:"synchronize"` // of what is done already
-	Wake           Figure `json:"wake"`        // from the end of what a call waits for to its return
+	Wake           Figure `json:"wake"`        // from the end of work until a call can tell that it has ended
 	Launch         Figure `json:"launch"`
 	ModuleLoad     Figure `json:"module_load"`
 	HostAlloc      Figure `json:"host_alloc"` // us/byte
@@ -247,6 +251,7 @@ func (s *Spec) figures() []NamedFigure {
 		add(at+"memory", "GB/s", g.Memory)
 		add(at+"per_copy", "us", g.PerCopy)
 		add(at+"event", "us", g.Event)
+		add(at+"poll", "us", g.Poll)
 		add(at+"launch", "us", g.Launch)
 	}
 	for i, n := range s.Host.Nodes {
@@ -258,6 +263,9 @@ func (s *Spec) figures() []NamedFigure {
 	add("host.page_copy", "GB/s", s.Host.PageCopy)
 	add("staging.rate", "GB/s", s.Staging.Rate)
 	add("staging.per_copy", "us", s.Staging.PerCopy)
+	if s.Staging.Duplex != (Figure{}) {
+		add("staging.duplex", "of ", s.Staging.Duplex)
+	}
 	if s.peers() {
 		add("peer.near", "GB/s", s.Peer.Near)
 		if s.sockets() > 1 {
@@ -274,6 +282,7 @@ func (s *Spec) figures() []NamedFigure {
 	add("calls.memcpy", "us", c.Memcpy)
 	add("calls.event_record", "us", c.EventRecord)
 	add("calls.stream_wait", "us", c.StreamWait)
+	add("calls.couple", "us", c.Couple)
 	add("calls.query", "us", c.Query)
 	add("calls.synchronize", "us", c.Synchronize)
 	add("calls.wake", "us", c.Wake)

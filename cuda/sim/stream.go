@@ -21,6 +21,8 @@ type stream struct {
 	clock       clock    // likewise: what has happened once the last command has
 
 	tail     *node   // the last command
+	ran      bool    // it has had a copy or a kernel
+	engine   *engine // of the last one of these; nil for a kernel
 	pending  []*node // whose bytes have not run
 	flight   []*node // that the host may not know to be done
 	priority uint32
@@ -205,10 +207,17 @@ func (s seam) StreamWaitEvent(h api.Stream, eh api.Event) api.Code {
 	m.watch.follows(st, e)
 	// The latest record at the time of the call; one that is known to be done,
 	// or none, is no wait.
-	if e.node == nil || e.node.ran && e.node.ended && e.node.end <= m.clock {
+	if e.node == nil || m.seen(e.node) {
 		return api.Success
 	}
-	m.enqueue(st, &node{work: work{latency: st.ctx.g.spec.Event.us()}}, e.node)
+	n := &node{work: work{latency: st.ctx.g.spec.Event.us()}}
+	if e.ctx.g != st.ctx.g {
+		m.charge(m.spec.Calls.Couple)
+		if !m.peered(st.ctx.g, e.ctx.g) && !m.peered(e.ctx.g, st.ctx.g) {
+			n.awaits, n.held = e.node, true
+		}
+	}
+	m.enqueue(st, n, e.node)
 	return st.ctx.fault
 }
 

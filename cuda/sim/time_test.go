@@ -75,19 +75,20 @@ func TestRates(t *testing.T) {
 	})
 	require.InEpsilon(t, seconds(spec.D2H.Value), apart.Seconds(), 0.01, "two cards have a link each")
 
-	local := r.timed(func() { r.ok(r.d.MemcpyDtoDAsync(d0, d0b, n, out)); sync(out) })
+	within := r.stream(0)
+	local := r.timed(func() { r.ok(r.d.MemcpyDtoDAsync(d0, d0b, n, within)); sync(within) })
 	require.InEpsilon(t, 2*seconds(spec.Memory.Value), local.Seconds(), 0.05)
 
 	staged := r.timed(func() { r.ok(r.d.MemcpyPeerAsync(d1, r.ctx[1], d0, r.ctx[0], n, out)) })
 	require.InEpsilon(t, seconds(r.m.spec.Staging.Rate.Value), staged.Seconds(), 0.01, "the driver's own staging blocks its caller")
 
-	enqueue := r.timed(func() { r.ok(r.d.MemcpyDtoHAsync(h, d0, n, out)) })
+	enqueue := r.timed(func() { r.ok(r.d.MemcpyDtoHAsync(h, d0, n, out2)) })
 	require.Equal(t, r.m.spec.Calls.Memcpy.us(), enqueue)
-	r.is(api.NotReady, r.d.StreamQuery(out))
+	r.is(api.NotReady, r.d.StreamQuery(out2))
 	r.d.Host().Sleep(2 * time.Millisecond)
-	r.is(api.NotReady, r.d.StreamQuery(out))
+	r.is(api.NotReady, r.d.StreamQuery(out2))
 	r.d.Host().Sleep(time.Millisecond)
-	r.ok(r.d.StreamQuery(out))
+	r.ok(r.d.StreamQuery(out2))
 	require.True(t, r.d.Host().Modelled())
 }
 
@@ -103,6 +104,113 @@ func TestStagingTakesTurns(t *testing.T) {
 		r.ok(r.d.MemcpyPeerAsync(d0, r.ctx[0], d1, r.ctx[1], n, s1))
 	})
 	require.InEpsilon(t, 2*n/(r.m.spec.Staging.Rate.Value*1e9), both.Seconds(), 0.03)
+}
+
+func TestStagingBothWays(t *testing.T) {
+	s, err := Builtin("2x4090")
+	require.NoError(t, err)
+	s.Staging.Duplex = Figure{Value: 0.75, Unit: "of twice one way", Source: "here"}
+	m, err := New(s)
+	require.NoError(t, err)
+	r := newRigOf(t, m)
+	const n = 16 * mib
+	d0, d1 := r.device(0, n), r.device(1, n)
+	s0, s1 := r.stream(0), r.stream(1)
+	rate := s.Staging.Rate.Value * 1e9
+	there := func() { r.ok(r.d.MemcpyPeerAsync(d1, r.ctx[1], d0, r.ctx[0], n, s0)) }
+	back := func() { r.ok(r.d.MemcpyPeerAsync(d0, r.ctx[0], d1, r.ctx[1], n, s1)) }
+	sync := func() { r.ok(r.d.StreamSynchronize(s0)); r.ok(r.d.StreamSynchronize(s1)) }
+	require.Equal(t, s.Calls.Memcpy.us(), r.timed(there), "the call does not hold its caller")
+	sync()
+	require.InEpsilon(t, n/rate, r.timed(func() { there(); sync() }).Seconds(), 0.04)
+	require.InEpsilon(t, 2*n/rate, r.timed(func() { there(); there(); sync() }).Seconds(), 0.04, "one way they take turns")
+	require.InEpsilon(t, 2*n/(2*rate*0.75), r.timed(func() { there(); back(); sync() }).Seconds(), 0.04, "both ways they share")
+}
+
+// What has ended is known to a thread a while later, however it asks.
+func TestEndsAreSeenLate(t *testing.T) {
+	r := newRig(t)
+	s, e, f := r.stream(0), r.event(0), r.function("gp_test_spin")
+	wake, query := r.m.spec.Calls.Wake.us(), r.m.spec.Calls.Query.us()
+	spin := func() {
+		r.ok(r.d.LaunchKernel(f, launch(s, 50)))
+		r.ok(r.d.EventRecord(e, s))
+	}
+	ends := r.m.spec.Calls.Launch.us() + r.m.spec.GPUs[0].Launch.us() + 50*time.Microsecond
+	spin()
+	r.ok(r.d.StreamSynchronize(s)) // as it is when streams were used before
+	require.Equal(t, ends+wake, r.timed(func() { spin(); r.ok(r.d.EventSynchronize(e)) }), "asleep")
+	polled := r.timed(func() {
+		for spin(); r.d.EventQuery(e) == api.NotReady; {
+		}
+	})
+	require.InDelta(t, ends+wake, polled, float64(query), "polling")
+	require.GreaterOrEqual(t, polled, ends+wake)
+}
+
+// A stream that goes to another engine waits there as for an event, and the call
+// takes longer.
+func TestEnginesAreCoupled(t *testing.T) {
+	r := newRig(t)
+	const n = 4096
+	_, h := r.pinned(n)
+	d, out, turn := r.device(0, n), r.stream(0), r.stream(0)
+	move := func(s api.Stream, up bool) func() {
+		return func() {
+			if up {
+				r.ok(r.d.MemcpyDtoHAsync(h, d, n, s))
+			} else {
+				r.ok(r.d.MemcpyHtoDAsync(d, h, n, s))
+			}
+		}
+	}
+	done := func(s api.Stream, f func()) time.Duration {
+		return r.timed(func() { f(); r.ok(r.d.StreamSynchronize(s)) })
+	}
+	move(out, true)()
+	move(turn, false)()
+	r.ok(r.d.CtxSynchronize())
+	couple, event := r.m.spec.Calls.Couple.us(), r.m.spec.GPUs[0].Event.us()
+	same := done(out, move(out, true))
+	require.Equal(t, same+couple+event, done(turn, move(turn, true)), "after a copy the other way")
+	require.Equal(t, same, done(turn, move(turn, true)), "and then it is there")
+	r.ok(r.d.CtxSynchronize())
+	require.Equal(t, r.m.spec.Calls.Memcpy.us()+couple, r.timed(move(turn, false)))
+}
+
+// A GPU looks for another's event when the next call for the stream comes, and
+// then again at intervals; with peer access it is told.
+func TestAnotherGPUsEventIsPolled(t *testing.T) {
+	took := func(machine string, late byte, access bool) time.Duration {
+		m, err := Open(machine)
+		require.NoError(t, err)
+		r := newRigOf(t, m)
+		if access {
+			r.use(1)
+			r.ok(r.d.CtxEnablePeerAccess(r.ctx[0]))
+		}
+		s0, s1, e := r.stream(0), r.stream(1), r.event(0)
+		r.use(0)
+		f := r.function("gp_test_spin")
+		r.use(1)
+		g := r.function("gp_test_spin")
+		return r.timed(func() {
+			r.ok(r.d.LaunchKernel(f, launch(s0, late)))
+			r.ok(r.d.EventRecord(e, s0))
+			r.ok(r.d.StreamWaitEvent(s1, e))
+			r.ok(r.d.LaunchKernel(g, launch(s1, 0)))
+			r.ok(r.d.StreamSynchronize(s1))
+		})
+	}
+	s, err := Builtin("2x4090")
+	require.NoError(t, err)
+	poll := s.GPUs[1].Poll.us()
+	early := took("2x4090", 0, false)
+	require.Equal(t, early+poll, took("2x4090", 5, false), "it is not there at the first look, and is at the second")
+	require.Equal(t, early+poll, took("2x4090", 8, false))
+	require.Equal(t, early+4*poll, took("2x4090", byte(3*poll/time.Microsecond)+5, false))
+	require.Less(t, took("8x4090-p2p", 30, true), took("8x4090-p2p", 30, false))
+	require.Equal(t, 10*time.Microsecond, took("8x4090-p2p", 40, true)-took("8x4090-p2p", 30, true), "with peer access nobody polls")
 }
 
 func TestKernelReadsOverTheLink(t *testing.T) {

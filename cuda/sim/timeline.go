@@ -115,18 +115,39 @@ func (t *timeline) push(m mark) {
 // add takes in a node whose deps are set. It is ready when they have ended, and
 // not before now, the host's time.
 func (t *timeline) add(n *node, now time.Duration) {
-	n.ready = now
+	n.ready, n.look = now, now
+	if n.held {
+		n.unended++
+	}
 	for _, d := range n.deps {
 		if d.ended {
-			n.ready = max(n.ready, d.end)
+			n.follow(d, d.end)
 		} else {
 			n.unended++
 			d.next = append(d.next, n)
 		}
 	}
 	if n.unended == 0 {
-		t.mark(n.ready, n, ready)
+		t.mark(n.turn(), n, ready)
 	}
+}
+
+// follow notes that a command which n must come behind ended.
+func (n *node) follow(d *node, at time.Duration) {
+	n.ready = max(n.ready, at)
+	if d != n.awaits {
+		n.look = max(n.look, at)
+	}
+}
+
+// turn is when a node of which nothing is outstanding goes on. A GPU that does
+// not find another's event reached looks again at intervals.
+func (n *node) turn() time.Duration {
+	if n.awaits == nil || n.ready <= n.look {
+		return n.ready
+	}
+	poll := n.s.ctx.g.spec.Poll.us()
+	return n.look + (n.ready-n.look+poll-1)/poll*poll
 }
 
 // advance brings the timeline up to a time of the host's clock.
@@ -250,10 +271,10 @@ func (t *timeline) pour(n *node, at time.Duration) bool {
 func (t *timeline) finish(n *node, at time.Duration) {
 	n.ended, n.end = true, at
 	for _, s := range n.next {
-		s.ready = max(s.ready, at)
+		s.follow(n, at)
 		s.unended--
 		if s.unended == 0 {
-			t.mark(s.ready, s, ready)
+			t.mark(s.turn(), s, ready)
 		}
 	}
 	n.next = nil
