@@ -295,12 +295,19 @@ func (c *collectiveBench) plan() error {
 		return err
 	}
 	var sizes sizeList
+	var other []string
 	for _, size := range c.sizes {
-		if s := c.whole(size); !slices.Contains(sizes, s) {
+		s := c.whole(size)
+		if s != size {
+			other = append(other, formatSize(size)+" became "+formatSize(s))
+		}
+		if !slices.Contains(sizes, s) {
 			sizes = append(sizes, s)
 		}
 	}
-	c.sizes = sizes
+	if c.sizes = sizes; len(other) > 0 && c.chosen {
+		c.note("sizes are of whole elements, and of equal shares where all ranks have one: %s", strings.Join(other, ", "))
+	}
 	return nil
 }
 

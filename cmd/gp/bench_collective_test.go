@@ -43,7 +43,12 @@ func TestBenchCollectives(t *testing.T) {
 		if c.op != "all_gather" && slowBuild() {
 			continue
 		}
-		_, results := benchJSON(t, c.op, "--sim", "4x4090", "--bytes", "16KiB,100000", "--rounds", "1", "--type", "float32")
+		doc, results := benchJSON(t, c.op, "--sim", "4x4090", "--bytes", "16KiB,100000", "--rounds", "1", "--type", "float32")
+		if c.shares > 1 {
+			require.Contains(t, fmt.Sprint(doc["notes"]), ": 100000B became 99968B]", "a size that was not asked for is said")
+		} else {
+			require.Empty(t, doc["notes"])
+		}
 		if c.inPlace {
 			require.Len(t, results, 4, c.op)
 		} else {
