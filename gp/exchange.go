@@ -197,11 +197,6 @@ func (g *Group) mayExchange(patient bool) (bool, error) {
 			return false, nil // another time
 		}
 	}
-	for _, r := range g.ranks {
-		if call, c := r.needArrivals(); c != api.Success {
-			return off(g.callError("handshake", r, call, c).Error())
-		}
-	}
 	if e.launch == nil {
 		e.launch = make([]exchangeLaunch, len(g.ranks))
 		e.last = make([]*mark, len(g.ranks))
@@ -344,7 +339,6 @@ func (g *Group) launchPart(x *run, off, count, size uint64) (call string, at int
 		*p = kernel.Exchange{
 			Kind: x.kind, Op: x.red, In: uint64(x.in[i]) + off, Out: uint64(x.out[i]) + off, Count: count, Divisor: divisor, Rank: uint64(i), N: uint64(n),
 			Epoch: uint64(e.epoch), DeadlineNs: uint64(e.deadline), Control: uint64(r.mappedPinned(r, r.pinned.size)), AreaBytes: area,
-			Arrivals: uint64(r.arrivals),
 		}
 		for o, owner := range g.ranks {
 			p.Area[o] = uint64(owner.mappedPinned(r, owner.pinned.size+controlBytes))

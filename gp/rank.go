@@ -47,7 +47,6 @@ type Rank struct {
 	pinned      arena
 	scratch     arena
 	scratchBase api.Ptr
-	arrivals    api.Ptr // see kernel.Exchange
 	fenceEvent  api.Event
 	planEvents  []api.Event
 	marks       []*mark // all that were made
@@ -167,22 +166,6 @@ func (r *Rank) needScratch(x *run) error {
 	return nil
 }
 
-// needArrivals allocates what the blocks of an exchange count in, and makes it
-// zero on the rank's own stream. The group's lock is held.
-func (r *Rank) needArrivals() (string, api.Code) {
-	if r.arrivals != 0 {
-		return "", api.Success
-	}
-	return r.bound(func(d api.Driver) (string, api.Code) {
-		p, c := d.MemAlloc(kernel.ArrivalsBytes)
-		if c != api.Success {
-			return "cuMemAlloc", c
-		}
-		r.arrivals = p
-		return "cuMemsetD8Async", d.MemsetD8Async(p, 0, kernel.ArrivalsBytes, r.queue())
-	})
-}
-
 // quiesce waits until the rank's streams are idle and its bounce is not in use.
 // A lost context answers at once.
 func (r *Rank) quiesce() error {
@@ -239,15 +222,12 @@ func (r *Rank) close() error {
 		if r.scratchBase != 0 {
 			keep("cuMemFree", d.MemFree(r.scratchBase))
 		}
-		if r.arrivals != 0 {
-			keep("cuMemFree", d.MemFree(r.arrivals))
-		}
 		return call, first
 	})
 	if c != api.Success {
 		errs = append(errs, r.g.callError("close", r, call, c))
 	}
-	r.marks, r.freeMarks, r.planEvents, r.fenceEvent, r.scratchBase, r.arrivals = nil, nil, nil, 0, 0, 0
+	r.marks, r.freeMarks, r.planEvents, r.fenceEvent, r.scratchBase = nil, nil, nil, 0, 0
 	for _, s := range [...]*cuda.Stream{r.stream, r.lane[plan.LaneFold], r.lane[plan.LaneJoin], r.lane[plan.LaneIn], r.lane[plan.LaneOut]} {
 		if s != nil {
 			errs = append(errs, s.Close())

@@ -5,8 +5,6 @@ package gp
 import (
 	"log/slog"
 	"sync/atomic"
-
-	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
 // Stats are what a group has done since it was opened: see Group.Stats. Work is
@@ -65,9 +63,6 @@ func (g *Group) Stats() Stats {
 		}
 		if r.scratchBase != 0 {
 			s.ScratchBytes += r.scratch.size
-		}
-		if r.arrivals != 0 {
-			s.ScratchBytes += kernel.ArrivalsBytes
 		}
 	}
 	s.PlansCached = len(g.plans)

@@ -6,10 +6,11 @@
 // the others' shards there, folds its own, and writes the result to the places
 // that it has left out.
 //
-// All blocks go round by round, each thread with sixteen bytes of each shard, and
-// in step t write what round t folds, fold round t-1, and read the results of
-// round t-2: so both directions of the link are busy, and a step has one flag of
-// each rank that says so much is written.
+// A block of every rank works on the same part of every shard, and waits for
+// those blocks alone. It goes round by round, each thread with sixteen bytes of
+// each shard, and in step t writes what round t folds, folds round t-1, and
+// reads the results of round t-2: so both directions of the link are busy, and a
+// step has one flag that says so much is written.
 
 #define SIXTEEN(u) (16 * (u64)(u))
 
@@ -30,15 +31,11 @@ extern "C" __global__ void __launch_bounds__(512) GP_JOIN(gp_bulk_, GP_TAG)(Exch
 	const Message in = message(x.in, x.count), out = message(x.out, x.count);
 	const u32 stride = gridDim.x * blockDim.x;
 	const u32 block = blockIdx.x * blockDim.x;
-	const u64 flag = flags_at(x, epoch);
+	const u64 flag = flags_at(x, epoch) + FLAG_STRIDE * blockIdx.x;
 	const u64 bulk = bulk_at(x, epoch);
 	const u64 own = x.area[rank] + bulk;
 	if (block >= shard)
 		return;
-	// Those that do not return here. They take the same steps, also where some have
-	// nothing to do in the last ones.
-	const u32 working = (shard + blockDim.x - 1) / blockDim.x;
-	const u32 blocks = working < gridDim.x ? working : gridDim.x;
 	if (threadIdx.x == 0)
 		begin_waiting(true);
 
@@ -81,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(512) GP_JOIN(gp_bulk_, GP_TAG)(Exch
 				return;
 		}
 		// The first step in which nothing is left to fold is the last.
-		const bool last = t > 0 && (t - 1) * stride >= shard;
+		const bool last = t > 0 && block + (t - 1) * stride >= shard;
 
 		// The own shard of round t-1.
 		const u32 u = rank * shard + i - stride;
@@ -125,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(512) GP_JOIN(gp_bulk_, GP_TAG)(Exch
 			__syncthreads();
 			// Not of the warp that waits.
 			if (threadIdx.x == blockDim.x - 1)
-				arrive(x, blocks, t, x.area[rank] + flag, join(t + 1, epoch));
+				post_flag(x.area[rank] + flag, join(t + 1, epoch));
 		}
 
 		// The others' results of round t-2.

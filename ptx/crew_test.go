@@ -378,9 +378,8 @@ func TestEcho(t *testing.T) {
 				const size, total, grid = 128 << 10, 10_000_000, 8
 				s := newStage(t, d, mode, 2, size, size, 0)
 				s.epoch = 1<<31 + 1
-				e := newEcho(s.exchange(k, 0, size, 0, 1), (total+size/4-1)/(size/4), s.at(s.area[0], int(s.bytes)), s.at(s.area[1], int(s.bytes)))
+				e := newEcho(s.exchange(k, 0, size, 0, 1), (total+size/4-1)/(size/4), grid, s.at(s.area[0], int(s.bytes)), s.at(s.area[1], int(s.bytes)))
 				e.x.DeadlineNs = uint64(crewDeadline)
-				s.upload()
 				start := time.Now()
 				s.doing = k.String()
 				s.launch(s.function(k, 0), grid, kernel.BlockThreads, 1, e.x.Append(nil, 0))

@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(512) gp_echo(Exchange x) {
 			}
 			continue;
 		}
-		const u64 flag = flags_at(x, epoch), at = bulk_at(x, epoch);
+		const u64 flag = flags_at(x, epoch) + FLAG_STRIDE * blockIdx.x, at = bulk_at(x, epoch);
 		if (threadIdx.x == 0)
 			await_flag(x, x.area[0] + flag, epoch, 1, 0);
 		__syncthreads();
@@ -43,6 +43,6 @@ extern "C" __global__ void __launch_bounds__(512) gp_echo(Exchange x) {
 		}
 		__syncthreads();
 		if (threadIdx.x == blockDim.x - 1)
-			arrive(x, gridDim.x, (u32)batch, x.area[1] + flag, join(1, epoch));
+			post_flag(x.area[1] + flag, join(1, epoch));
 	}
 }

@@ -12,14 +12,15 @@ import (
 // An echo is the CPU's side of gp_echo, on areas that it sees as its own memory.
 type echo struct {
 	x         kernel.Exchange // of rank 1
+	grid      uint64
 	mine, its unsafe.Pointer
 	next      uint64 // the first word that has not been taken
 }
 
 // newEcho makes x the parameters of a kernel that answers so many batches.
-func newEcho(x kernel.Exchange, batches uint64, mine, its []byte) *echo {
+func newEcho(x kernel.Exchange, batches, grid uint64, mine, its []byte) *echo {
 	x.In, x.Out = batches, 0
-	return &echo{x: x, mine: unsafe.Pointer(unsafe.SliceData(mine)), its: unsafe.Pointer(unsafe.SliceData(its))}
+	return &echo{x: x, grid: grid, mine: unsafe.Pointer(unsafe.SliceData(mine)), its: unsafe.Pointer(unsafe.SliceData(its))}
 }
 
 // word is the i-th word of data of a batch.
@@ -33,7 +34,8 @@ func (e *echo) words() uint64 { return e.x.Count / 4 }
 func word64(p unsafe.Pointer, off uint64) *uint64 { return (*uint64)(unsafe.Add(p, off)) }
 func word32(p unsafe.Pointer, off uint64) *uint32 { return (*uint32)(unsafe.Add(p, off)) }
 
-// post writes a batch: LL words each at once, or plain words and then the flag.
+// post writes a batch: LL words each at once, or plain words and then the flags
+// of all blocks.
 func (e *echo) post(batch uint64) {
 	epoch := e.x.Epoch + batch
 	flags, words, bulk := kernel.Half(e.x.AreaBytes, epoch)
@@ -46,7 +48,9 @@ func (e *echo) post(batch uint64) {
 	for i := range e.words() {
 		*word32(e.mine, bulk+4*i) = e.word(batch, i)
 	}
-	atomic.StoreUint64(word64(e.mine, flags), epoch<<32|1)
+	for b := range e.grid {
+		atomic.StoreUint64(word64(e.mine, flags+b*kernel.FlagStride), epoch<<32|1)
+	}
 }
 
 // take reads as much of a batch's answer as is there: whether it was all, and the
@@ -65,8 +69,10 @@ func (e *echo) take(batch uint64) (all bool, wrong int) {
 		}
 	}
 	if e.x.Kind == kernel.EchoBulk {
-		if atomic.LoadUint64(word64(e.its, flags)) != epoch<<32|1 {
-			return false, -1
+		for b := range e.grid {
+			if atomic.LoadUint64(word64(e.its, flags+b*kernel.FlagStride)) != epoch<<32|1 {
+				return false, -1
+			}
 		}
 		for i := range e.words() {
 			if *word32(e.its, bulk+4*i) != ^e.word(batch, i) {

@@ -7,15 +7,12 @@
 // two ways. LL words are 64 bits, four bytes of data and the epoch above them,
 // written and read at once (volatile, hence relaxed and of system scope): who sees
 // the epoch has the data. Two make an access of 16 bytes, of which PCIe keeps each half
-// whole. In bulk, plain stores of a block are followed by a barrier, and one
-// thread then arrives at a counter in the rank's own memory. That of the block
-// which comes last has acquired what the other blocks released there, so that its
-// st.release.sys of the rank's flag is behind the stores of all of them. A thread
-// of a reader's block sees the flag by ld.acquire.sys, and after a barrier there
-// all of that block load.
+// whole. In bulk, plain stores of a block are followed by a barrier and one
+// thread's st.release.sys of the block's flag; a thread of the reader's block
+// sees it by ld.acquire.sys, and after a barrier there all of them load.
 
 struct Exchange {
-	u64 in, out, count, divisor, rank, n, epoch, deadline, control, area_bytes, mode, shard, arrivals;
+	u64 in, out, count, divisor, rank, n, epoch, deadline, control, area_bytes, mode, shard;
 	u64 area[16];
 };
 
@@ -25,6 +22,7 @@ enum { STATUS_DONE = 1, STATUS_ABORTED, STATUS_TIMED_OUT };
 #define ABORT_WORD 0
 #define STATUS_WORD 64
 #define LOOK_TICKS 16384 // of the multiprocessor's clock: 8 to 16 us
+#define FLAG_STRIDE 64
 #define FLAG_BYTES 2048
 
 GP_DEV u32 kind_of(const Exchange &x) { return (u32)x.mode & 0xff; }
@@ -64,29 +62,6 @@ GP_DEV u64 see_flag(u64 a) {
 	u64 v;
 	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(a) : "memory");
 	return v;
-}
-
-// Adds one to a counter of the GPU's own memory, which begins again at 0 behind
-// most, and returns what it was. What each thread did before is before what the
-// later ones do.
-GP_DEV u32 count_in(u64 a, u32 most) {
-	u32 was;
-	asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(was) : "l"(a), "r"(most) : "memory");
-	return was;
-}
-
-// One thread's of each of the rank's blocks, behind a barrier: the last one of a
-// step posts the flag. A fence of system scope takes about a microsecond and the
-// GPU makes one at a time, so that one for each block would be most of a step.
-//
-// Two counters serve by turns: no block comes to step t before all have come to
-// step t-2, since it waits for the peers' flags of step t-1, which they post
-// when they have seen this rank's of step t-2. But one may well come to step t
-// before another has come to step t-1. Where there are no peers nobody reads the
-// flag, and the counters end at 0 all the same.
-GP_DEV void arrive(const Exchange &x, u32 blocks, u32 step, u64 flag, u64 v) {
-	if (blocks == 1 || count_in(x.arrivals + 4 * (step & 1), blocks - 1) == blocks - 1)
-		post_flag(flag, v);
 }
 
 GP_DEV u64 clock_ns() { u64 t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t) : : "memory"); return t; }

@@ -29,7 +29,6 @@ type crew struct {
 	bytes   uint64 // of an area
 	control []uint64
 	in, out []uint64
-	arrived []uint64
 	epoch   uint64
 	patient time.Duration // how long a kernel waits for its peers
 }
@@ -46,9 +45,6 @@ func newCrew(t testing.TB, n, most, outBytes, off int, mem *arena) *crew {
 		clear(b)
 		c.area[r], b = mem.place(int(c.bytes), 0, true)
 		clear(b)
-		arrived, b := mem.place(kernel.ArrivalsBytes, 0, false)
-		clear(b)
-		c.arrived = append(c.arrived, arrived)
 		c.in, c.out, c.control = append(c.in, in), append(c.out, out), append(c.control, page)
 	}
 	return c
@@ -76,7 +72,7 @@ func crewArena(n, most, out int) *arena {
 func (c *crew) exchange(k kernel.Kind, op dtype.Op, count int, divisor uint64, r int) kernel.Exchange {
 	return kernel.Exchange{
 		Kind: k, Op: op, In: c.in[r], Out: c.out[r], Count: uint64(count), Divisor: divisor, Rank: uint64(r), N: uint64(c.n),
-		Epoch: c.epoch, DeadlineNs: uint64(c.patient), Control: c.control[r], AreaBytes: c.bytes, Arrivals: c.arrived[r], Area: c.area,
+		Epoch: c.epoch, DeadlineNs: uint64(c.patient), Control: c.control[r], AreaBytes: c.bytes, Area: c.area,
 	}
 }
 
@@ -311,7 +307,7 @@ func TestEmbeddedEcho(t *testing.T) {
 	for _, k := range []kernel.Kind{kernel.EchoWords, kernel.EchoBulk} {
 		c := newCrew(t, 2, 1600, 0, 0, crewArena(2, 1600, 0))
 		c.epoch = 5
-		e := newEcho(c.exchange(k, 0, 1600, 0, 1), 2, c.at(c.area[0], int(c.bytes)), c.at(c.area[1], int(c.bytes)))
+		e := newEcho(c.exchange(k, 0, 1600, 0, 1), 2, 2, c.at(c.area[0], int(c.bytes)), c.at(c.area[1], int(c.bytes)))
 		for b := range uint64(2) {
 			e.post(b)
 		}

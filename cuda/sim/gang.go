@@ -148,7 +148,7 @@ func (m *Machine) launch(st *stream, f *function, l *api.Launch, params []byte, 
 // enlist makes a launch a member of its gang.
 func (m *Machine) enlist(k *member, key gangKey) {
 	key.x = k.x
-	key.x.In, key.x.Out, key.x.Rank, key.x.Control, key.x.Arrivals, key.x.DeadlineNs = 0, 0, 0, 0, 0, 0
+	key.x.In, key.x.Out, key.x.Rank, key.x.Control, key.x.DeadlineNs = 0, 0, 0, 0, 0
 	all := &m.line.gangs
 	g := all.open[key]
 	if g == nil || slices.ContainsFunc(g.members, func(o *member) bool { return o.x.Rank == k.x.Rank }) {
@@ -464,9 +464,6 @@ func (w *watch) launched(m *Machine, st *stream, k *member, name string) {
 	in, out := k.x.Bytes(k.t)
 	touch(&end, k.x.In, in, false)
 	touch(&end, k.x.Out, out, true)
-	if k.x.Kind.Counts() {
-		touch(&end, k.x.Arrivals, kernel.ArrivalsBytes, true)
-	}
 	if len(g.members) < g.n || echo(k.x.Kind) {
 		return
 	}

@@ -36,7 +36,6 @@ type crew struct {
 	host    []unsafe.Pointer // of the areas
 	control []unsafe.Pointer
 	page    []api.Ptr
-	arrived []api.Ptr
 	funcs   map[string]api.Function // by GPU and entry
 	epoch   uint64
 }
@@ -57,9 +56,6 @@ func newCrew(t testing.TB, machine string, gpus []int, opts ...Option) *crew {
 		p, code = c.d.MemHostGetDevicePointer(page)
 		c.ok(code)
 		c.page = append(c.page, p)
-		c.arrived = append(c.arrived, c.device(g, kernel.ArrivalsBytes))
-		c.use(g)
-		c.ok(c.d.MemsetD8Async(c.arrived[r], 0, kernel.ArrivalsBytes, c.streams[r]))
 		// Loading takes longer than the deadline.
 		c.use(g)
 		for _, k := range []kernel.Kind{kernel.OneShot, kernel.TwoShot, kernel.Gather, kernel.Handshake, kernel.EchoBulk} {
@@ -92,7 +88,7 @@ func (c *crew) launch(r int, k kernel.Kind, s api.Stream) api.Code {
 	c.t.Helper()
 	x := kernel.Exchange{
 		Kind: k, In: uint64(c.in[r]), Out: uint64(c.out[r]), Rank: uint64(r), N: uint64(c.n), Count: 1, Epoch: c.epoch,
-		DeadlineNs: uint64(crewDeadline), Control: uint64(c.page[r]), AreaBytes: c.areaBytes(), Arrivals: uint64(c.arrived[r]), Area: c.areas,
+		DeadlineNs: uint64(crewDeadline), Control: uint64(c.page[r]), AreaBytes: c.areaBytes(), Area: c.areas,
 	}
 	switch {
 	case k.Reduces():
@@ -444,7 +440,7 @@ func TestGangThreads(t *testing.T) {
 	done := make(chan api.Code)
 	x := kernel.Exchange{
 		Kind: kernel.OneShot, In: uint64(c.in[1]), Out: uint64(c.out[1]), Count: crewBytes / 4, Rank: 1, N: 2, Epoch: 1,
-		DeadlineNs: uint64(crewDeadline), Control: uint64(c.page[1]), AreaBytes: c.areaBytes(), Arrivals: uint64(c.arrived[1]), Area: c.areas,
+		DeadlineNs: uint64(crewDeadline), Control: uint64(c.page[1]), AreaBytes: c.areaBytes(), Area: c.areas,
 	}
 	go func() { done <- c.run(1, x, c.streams[1]) }()
 	c.sync(0)
@@ -534,7 +530,7 @@ func TestGangEcho(t *testing.T) {
 		c := newCrew(t, "2x4090", []int{0, 0})
 		const n = 64
 		x := kernel.Exchange{
-			Kind: k, In: 1, Count: n, Rank: 1, N: 2, Epoch: 3, DeadlineNs: 1e6, Control: uint64(c.page[1]), AreaBytes: c.areaBytes(), Arrivals: uint64(c.arrived[1]), Area: c.areas,
+			Kind: k, In: 1, Count: n, Rank: 1, N: 2, Epoch: 3, DeadlineNs: 1e6, Control: uint64(c.page[1]), AreaBytes: c.areaBytes(), Area: c.areas,
 		}
 		flags, words, bulk := kernel.Half(x.AreaBytes, 3)
 		for i := range n / 4 {

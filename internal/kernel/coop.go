@@ -101,9 +101,6 @@ func (x *Exchange) units(t dtype.Type) uint64 {
 // words tells whether a kind moves LL words.
 func (k Kind) words() bool { return k != TwoShot && k != Handshake && k != EchoBulk }
 
-// Counts tells whether a kind counts how many of its blocks have come to a step.
-func (k Kind) Counts() bool { return k == TwoShot || k == EchoBulk }
-
 // sharded tells whether each rank folds a part only.
 func (k Kind) sharded() bool { return k == TwoShot || k == TwoShotLL }
 
@@ -249,11 +246,17 @@ func (c *coop) flag(m Memory, round uint64) error {
 		return nil
 	}
 	flags, _, _ := Half(c.x.AreaBytes, c.x.Epoch+c.batch())
-	b, err := m.Bytes(c.x.Area[c.x.Rank]+flags, 8)
-	if err != nil {
-		return err
+	blocks := uint64(1)
+	if c.x.Kind == EchoBulk {
+		blocks = MaxExchangeBlocks
 	}
-	binary.LittleEndian.PutUint64(b, (c.x.Epoch+c.batch())<<32|round)
+	for i := range blocks {
+		b, err := m.Bytes(c.x.Area[c.x.Rank]+flags+i*FlagStride, 8)
+		if err != nil {
+			return err
+		}
+		binary.LittleEndian.PutUint64(b, (c.x.Epoch+c.batch())<<32|round)
+	}
 	return nil
 }
 
@@ -279,7 +282,7 @@ func (c *coop) batch() uint64 {
 }
 
 // checked is what the kernel may not be given, beside its packed parameters.
-func (c *coop) checked(m Memory) error {
+func (c *coop) checked() error {
 	x, e := &c.x, c.x.elem(c.t)
 	in, out := x.Bytes(c.t)
 	entry := ExchangeEntry(x.Kind, c.t)
@@ -302,25 +305,12 @@ func (c *coop) checked(m Memory) error {
 	if x.Control%8 != 0 {
 		return fmt.Errorf("%w: %s: control page at %#x", ErrMisaligned, entry, x.Control)
 	}
-	if !x.Kind.Counts() {
-		return nil
-	}
-	if x.Arrivals%ArrivalsBytes != 0 {
-		return fmt.Errorf("%w: %s: arrivals at %#x", ErrMisaligned, entry, x.Arrivals)
-	}
-	b, err := m.Bytes(x.Arrivals, ArrivalsBytes)
-	if err != nil {
-		return err
-	}
-	if n := binary.LittleEndian.Uint64(b); n != 0 {
-		return fmt.Errorf("%w: %s: %#x arrivals before it begins", ErrParams, entry, n)
-	}
 	return nil
 }
 
 // post is the first stage: what this rank has for the others.
 func (c *coop) post(m Memory) (bool, error) {
-	if err := c.checked(m); err != nil {
+	if err := c.checked(); err != nil {
 		return false, err
 	}
 	x := &c.x

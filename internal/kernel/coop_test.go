@@ -21,7 +21,6 @@ type troupe struct {
 	area      [MaxInputs]uint64
 	control   [MaxInputs]uint64
 	in, out   [MaxInputs]uint64
-	arrivals  [MaxInputs]uint64
 	epoch     uint64
 }
 
@@ -36,7 +35,7 @@ func newTroupe(n int, areaBytes, in, out, shift uint64) *troupe {
 		return tr.base + p
 	}
 	for r := range n {
-		tr.area[r], tr.control[r], tr.arrivals[r] = place(areaBytes), place(ControlBytes), place(ArrivalsBytes)
+		tr.area[r], tr.control[r] = place(areaBytes), place(ControlBytes)
 	}
 	zeros := at
 	for r := range n {
@@ -54,7 +53,7 @@ func (tr *troupe) bytes(addr uint64, n int) []byte { return tr.b[addr-tr.base:][
 func (tr *troupe) exchange(k Kind, op dtype.Op, count, divisor uint64, r int) Exchange {
 	return Exchange{
 		Kind: k, Op: op, In: tr.in[r], Out: tr.out[r], Count: count, Divisor: divisor, Rank: uint64(r), N: uint64(tr.n),
-		Epoch: tr.epoch, DeadlineNs: 1, Control: tr.control[r], AreaBytes: tr.areaBytes, Arrivals: tr.arrivals[r], Area: tr.area,
+		Epoch: tr.epoch, DeadlineNs: 1, Control: tr.control[r], AreaBytes: tr.areaBytes, Area: tr.area,
 	}
 }
 
@@ -250,16 +249,6 @@ func TestTwinsRefuse(t *testing.T) {
 	x = good
 	x.In = 4
 	require.ErrorIs(t, step("gp_ll_f32", x.Append(nil, dtype.Float32)), errRange)
-	// What counts arrivals: its own memory, and zeros.
-	good = tr.exchange(TwoShot, dtype.Sum, 16, 0, 0)
-	require.NoError(t, step("gp_bulk_f32", good.Append(nil, dtype.Float32)))
-	x = good
-	x.Arrivals += 4
-	require.ErrorIs(t, step("gp_bulk_f32", x.Append(nil, dtype.Float32)), ErrMisaligned)
-	x.Arrivals = 0
-	require.ErrorIs(t, step("gp_bulk_f32", x.Append(nil, dtype.Float32)), errRange)
-	tr.bytes(good.Arrivals, ArrivalsBytes)[4] = 1
-	require.ErrorIs(t, step("gp_bulk_f32", good.Append(nil, dtype.Float32)), ErrParams)
 	_, ok := CoopTwin("gp_fold_f32_sum")
 	require.False(t, ok)
 }
@@ -343,7 +332,7 @@ func TestEchoTwin(t *testing.T) {
 				require.Equal(t, (4+i)<<32|uint64(^uint32(3)), get(words+24))
 			} else {
 				require.Equal(t, ^i, get(bulk))
-				require.Equal(t, (4+i)<<32|1, get(flags))
+				require.Equal(t, (4+i)<<32|1, get(flags+5*FlagStride))
 			}
 		}
 	}

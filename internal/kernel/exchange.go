@@ -5,7 +5,6 @@ package kernel
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
 )
@@ -68,9 +67,6 @@ func (k Kind) Reduces() bool { return k == OneShot || k == TwoShotLL || k == Two
 //     CPU posts the next when it has read the answer.
 //
 // In and Out are memory of the launching GPU, Out is In or does not overlap it.
-// Arrivals is ArrivalsBytes of it that belong to the rank's exchanges, of the
-// same areas, and begin as zeros: where the blocks of a bulk kind count how many
-// of them have come to a step. An exchange that ends well leaves zeros.
 //
 // # Areas
 //
@@ -78,7 +74,7 @@ func (k Kind) Reduces() bool { return k == OneShot || k == TwoShotLL || k == Two
 // and all read. It begins as zeros and belongs to these kernels. The lower half
 // serves the even epochs, the upper half the odd ones; either is
 //
-//	flags     FlagBytes: the rank's flag, a word of eight bytes, at their start
+//	flags     FlagBytes: a word of eight bytes for each block, FlagStride apart
 //	words     LLBytes: LL words and never anything else, so that no payload is
 //	          taken for a flag
 //	bulk      the rest
@@ -105,8 +101,7 @@ func (k Kind) Reduces() bool { return k == OneShot || k == TwoShotLL || k == Two
 // A kernel that waits looks at AbortWord of its control page, and whether it
 // has waited for DeadlineNs, about every LookNs (each block does, by its own
 // clock, so that it may be half or twice that). Then it writes StatusWord and
-// ends. Its Out is undefined then, and neither the areas nor the arrivals are to
-// be used again.
+// ends. Its Out is undefined then, and the areas are not to be used again.
 type Exchange struct {
 	Kind       Kind
 	Op         dtype.Op
@@ -118,7 +113,6 @@ type Exchange struct {
 	DeadlineNs uint64
 	Control    uint64 // the rank's own control page, mapped host memory
 	AreaBytes  uint64 // of each area: a multiple of 512, at least AreaNeed
-	Arrivals   uint64 // the rank's own, aligned to 8; only kinds that count (see Kind.Counts) look at it
 	Area       [MaxInputs]uint64
 }
 
@@ -137,12 +131,10 @@ const LookNs = 10_000
 
 // Of an area's half.
 const (
-	FlagBytes         = 2048
+	FlagStride        = 64
+	FlagBytes         = FlagStride * MaxExchangeBlocks
 	MaxExchangeBlocks = 32 // so many blocks are resident on any GPU beside other ranks'
 )
-
-// ArrivalsBytes is the size of what Exchange.Arrivals points to.
-const ArrivalsBytes = 8
 
 // unitBytes is the payload that a thread moves at a time: two LL words of four
 // bytes each, or sixteen bytes in bulk.
@@ -189,13 +181,9 @@ func AreaNeed(k Kind, bytes uint64, n int) uint64 {
 // wait on one link, fewer blocks are better than a thread for each unit: what
 // polls takes the link from what it waits for. All blocks of the ranks of a GPU
 // fit one of a hundred multiprocessors.
-//
-// In bulk, more blocks make fewer steps, and each moves more before the first
-// result is there: see bulkBlocks.
 func ExchangeShape(k Kind, bytes uint64, n, crowd int) (blocks, threads uint32) {
 	units := (bytes + k.unitBytes() - 1) / k.unitBytes()
-	crowd = max(crowd, 1)
-	most, per := min(uint64(8), 96/uint64(crowd)), uint64(1) // units a thread
+	most, per := min(uint64(8), 96/uint64(max(crowd, 1))), uint64(1) // units a thread
 	switch k {
 	case Handshake:
 		units = MaxInputs // a thread waits for a peer
@@ -207,41 +195,20 @@ func ExchangeShape(k Kind, bytes uint64, n, crowd int) (blocks, threads uint32) 
 		units = (units + uint64(n) - 1) / uint64(n)
 	case TwoShot:
 		units = (units + uint64(n) - 1) / uint64(n)
-		most = bulkBlocks(units, uint64(n), uint64(crowd))
+		switch {
+		case n > 4:
+			most = 4
+		case n > 2:
+			most = 10
+		}
+		if n >= 4 {
+			units *= 2 // two blocks where one has enough threads
+		}
 	}
 	// A block of fewer threads is launched sooner.
 	t := min((max(units, 1)+warpThreads-1)/warpThreads*warpThreads, BlockThreads)
 	b := (units + t*per - 1) / (t * per)
 	return uint32(min(max(b, 1), most)), uint32(t)
-}
-
-// What a step of a bulk kind takes beside its bytes, what of it is the fence that
-// a GPU makes for one rank after the other, and the bytes that a link carries in
-// a microsecond: of two H200, as of all tables for shapes.
-const (
-	stepNs      = 6000
-	fenceNs     = 900
-	bytesEachUs = 45_000
-)
-
-// bulkBlocks is how many blocks make an exchange of so many units a shard last
-// shortest: a round for every blocks*BlockThreads of them and two more steps.
-func bulkBlocks(units, n, crowd uint64) (blocks uint64) {
-	// In a step a rank writes a unit of each shard and reads two of each other's.
-	unit := 16 * max(n, 2*(n-1)) * crowd
-	least := uint64(math.MaxUint64)
-	for b := range min(MaxExchangeBlocks, 96/crowd) {
-		stride := (b + 1) * BlockThreads
-		steps := (units+stride-1)/stride + 2
-		ns := steps * (stepNs + fenceNs*crowd + 1000*unit*min(stride, units)/bytesEachUs)
-		if ns < least {
-			least, blocks = ns, b+1
-		}
-		if stride >= units {
-			break
-		}
-	}
-	return blocks
 }
 
 // warpThreads is the threads that run together: a block has a multiple.
@@ -259,8 +226,8 @@ func (x *Exchange) shard(elem uint64) uint64 {
 
 // exchangeWords is the 64-bit words of an Exchange's parameter buffer: in, out,
 // count, divisor, rank, n, epoch, deadline, control, area bytes, mode (kind in
-// bits 0..7, op in bits 8..15), shard, arrivals, area[16].
-const exchangeWords = 13 + MaxInputs
+// bits 0..7, op in bits 8..15), shard, area[16].
+const exchangeWords = 12 + MaxInputs
 
 // ExchangeBytes is the size of an Exchange's parameter buffer.
 const ExchangeBytes = exchangeWords * 8
@@ -274,7 +241,7 @@ func (x *Exchange) Append(b []byte, t dtype.Type) []byte {
 	}
 	for _, w := range [...]uint64{
 		x.In, x.Out, x.Count, x.Divisor, x.Rank, x.N, x.Epoch, x.DeadlineNs, x.Control, x.AreaBytes,
-		uint64(x.Kind) | uint64(x.Op)<<8, x.shard(elem), x.Arrivals,
+		uint64(x.Kind) | uint64(x.Op)<<8, x.shard(elem),
 	} {
 		b = binary.LittleEndian.AppendUint64(b, w)
 	}
@@ -292,10 +259,10 @@ func ParseExchange(b []byte, t dtype.Type) (x Exchange, ok bool) {
 	w := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
 	x = Exchange{
 		Kind: Kind(w(10) & 0xff), Op: dtype.Op(w(10) >> 8 & 0xff),
-		In: w(0), Out: w(1), Count: w(2), Divisor: w(3), Rank: w(4), N: w(5), Epoch: w(6), DeadlineNs: w(7), Control: w(8), AreaBytes: w(9), Arrivals: w(12),
+		In: w(0), Out: w(1), Count: w(2), Divisor: w(3), Rank: w(4), N: w(5), Epoch: w(6), DeadlineNs: w(7), Control: w(8), AreaBytes: w(9),
 	}
 	for i := range x.Area {
-		x.Area[i] = w(13 + i)
+		x.Area[i] = w(12 + i)
 	}
 	elem := uint64(1)
 	switch {

@@ -81,15 +81,10 @@ func (c *compiler) unguarded(base string, in isa.Instruction) error {
 		return emit(op{code: opBar})
 	case "membar", "fence":
 		o := op{code: opFence, flags: acquires | releases}
-		switch mods[len(mods)-1] {
-		case "gpu", "gl":
+		if mods[len(mods)-1] != "sys" {
 			o.flags |= local
-		case "cta":
-			o.flags = 0 // a block's threads meet at barriers
 		}
 		return emit(o)
-	case "atom":
-		return c.atomic(mods, in)
 	case "nanosleep":
 		return emit(op{code: opSleep})
 	case "ld", "st":
@@ -271,34 +266,6 @@ func (c *compiler) convert(mods []string, in isa.Instruction) error {
 		}
 	}
 	return c.assemble(o, in.Args, []int{64}, in)
-}
-
-// atomic is atom.
-func (c *compiler) atomic(mods []string, in isa.Instruction) (err error) {
-	if len(in.Args) != 3 {
-		return errOperands
-	}
-	o := op{code: opAtomInc, size: 4, lanes: 1, n: int32(c.p.caches), flags: local}
-	switch mods[0] {
-	case "acquire":
-		o.flags |= acquires
-	case "release":
-		o.flags |= releases
-	case "acq_rel":
-		o.flags |= acquires | releases
-	}
-	c.p.caches++
-	if o.d, err = c.dest(in.Args[0]); err != nil {
-		return err
-	}
-	if o.a, o.imm, err = c.address(in.Args[1]); err != nil {
-		return err
-	}
-	if o.b, err = c.source(in.Args[2], 32); err != nil {
-		return err
-	}
-	c.emit(o, in)
-	return nil
 }
 
 // access is ld and st.

@@ -199,10 +199,6 @@ loop:
 				why = stopTorn
 				break loop
 			}
-		case opAtomInc:
-			if !r.count(t, in, regs[in.a]+in.imm) {
-				break loop
-			}
 		case opLdShared, opStShared:
 			if !r.share(t, in, regs[in.a]+in.imm) {
 				break loop
@@ -672,32 +668,6 @@ func (r *run) storeStrong(t *thread, in *op, addr uint64) bool {
 		g.Written.Mark(off, n)
 	}
 	r.moved = true
-	return true
-}
-
-// count is atom.inc.
-func (r *run) count(t *thread, in *op, addr uint64) bool {
-	if r.weak != nil && in.flags&releases != 0 {
-		r.weak.release(r, t)
-	}
-	b := r.load(t, in, addr, 4)
-	if b == nil {
-		return false
-	}
-	was := getWhole(b, 4)
-	next := was + 1
-	if was >= t.regs[in.b] {
-		next = 0
-	}
-	t.regs[in.d] = was
-	r.moved = true
-	if r.weak != nil {
-		put(r.out[:], 4, next)
-		g, _, _ := r.reach(in, addr, 4) // as the load found it
-		r.weak.write(g, t.block, addr, r.out[:4])
-		return true
-	}
-	putWhole(b, 4, next)
 	return true
 }
 

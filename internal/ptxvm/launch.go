@@ -47,7 +47,6 @@ type thread struct {
 	met   bool // the op in front of pc is where it waits for others
 	steps int
 	view  uint64 // of weak memory
-	near  uint64 // releases of its GPU that it has acquired
 	late  torn
 }
 
@@ -86,12 +85,6 @@ type run struct {
 	out   [16]byte // what a store brings
 	in    [16]byte // what a load of weak memory finds
 	weak  *weak
-
-	// Of weak memory: all blocks, the releases within the GPU, and what those who
-	// made them had acquired.
-	blocks   []*block
-	releases uint64
-	view     uint64
 }
 
 func newRun(l *Launch, launch int, mem Memory) *run {
@@ -286,7 +279,6 @@ func Together(rng *rand.Rand, mem Memory, timeNs uint64, launches ...Launch) (st
 		for j := range count(l.Grid) {
 			b := &block{buffer: map[uint64]*cell{}}
 			r.place(b, j)
-			r.blocks = append(r.blocks, b)
 			for w := 0; w < len(b.threads); w += warpThreads {
 				warps = append(warps, party{r, b.threads[w:min(w+warpThreads, len(b.threads))]})
 			}

@@ -43,7 +43,6 @@ const (
 	opStVec
 	opLdStrong
 	opStStrong
-	opAtomInc // d = [a + imm], which is one more then, or 0 behind b
 	opLdShared
 	opStShared
 

@@ -62,7 +62,7 @@ const (
 	acquires flag = 1 << iota
 	releases
 	signed   // a load extends the sign
-	local    // the scope is the GPU
+	local    // a scope that ends at the GPU
 	volatile // of shared memory
 )
 

@@ -11,10 +11,8 @@ import (
 // than PTX's memory model promises, and that as late as it can:
 //
 //   - a plain store is in a buffer of its block, where its own thread finds it,
-//     the block's other threads behind a barrier, other blocks of the GPU when
-//     they acquire what a thread that sees it there has released within the GPU,
-//     and the other GPUs not before a release (or a fence) of system scope of any
-//     of these, or the block's end;
+//     the block's other threads behind a barrier, and the other GPUs not before
+//     a release (or a fence) of a thread that sees it there, or the block's end;
 //   - a plain load finds what the thread may still find: what memory held when
 //     it last acquired, or began, its own block's stores apart; a barrier hands
 //     on what one thread has acquired;
@@ -34,7 +32,6 @@ type was struct {
 	by   *block
 	mask uint64 // of the bytes that were stored
 	old  uint64
-	near uint64 // the cell's
 }
 
 // A cell is bytes of a word in a block's buffer.
@@ -42,7 +39,6 @@ type cell struct {
 	mask, value uint64
 	tid         uint32
 	gen         uint64
-	near        uint64 // the number of the GPU's release that covers it, or 0
 }
 
 // torn is the words of a store that are still to come.
@@ -55,22 +51,6 @@ func newWeak() *weak { return &weak{past: map[uint64][]was{}} }
 
 // sees tells whether a thread finds a cell of its block's buffer.
 func (c *cell) sees(t *thread) bool { return c.tid == t.tid || c.gen < t.block.gen }
-
-// acquired tells whether a thread has acquired a release of its GPU.
-func (t *thread) acquired(release uint64) bool { return release != 0 && release <= t.near }
-
-// others calls f for each cell of a word in buffers of the GPU's other blocks
-// that a thread finds.
-func (w *weak) others(r *run, t *thread, word uint64, f func(b *block, c *cell)) {
-	if t.near == 0 {
-		return
-	}
-	for _, b := range r.blocks {
-		if c := b.buffer[word]; b != t.block && c != nil && t.acquired(c.near) {
-			f(b, c)
-		}
-	}
-}
 
 // pieces calls f for each word of an access: its number, the mask of its bytes
 // that the access has, and by how many bits they are from the access's start.
@@ -108,14 +88,14 @@ func (b *block) covers(t *thread, addr, n uint64) bool {
 
 // load is what a thread finds.
 func (w *weak) load(r *run, t *thread, in *op, g *Region, addr, n uint64) []byte {
-	strong := in.code == opLdStrong || in.code == opAtomInc
+	strong := in.code == opLdStrong
 	start := addr - g.Base
 	pieces(addr, n, func(word, m uint64, at, off, bytes uint64) {
 		v := wordOf(g.Bytes[start+at:start+at+bytes], off)
 		if !strong {
 			open := m // bytes that may be older
 			for _, p := range slices.Backward(w.past[word]) {
-				if p.time <= t.view || p.by == t.block || t.acquired(p.near) && p.by.launch == t.block.launch {
+				if p.time <= t.view || p.by == t.block {
 					open &^= p.mask
 				} else if k := p.mask & open; k != 0 {
 					v = v&^k | p.old&k
@@ -125,17 +105,12 @@ func (w *weak) load(r *run, t *thread, in *op, g *Region, addr, n uint64) []byte
 				}
 			}
 		}
-		w.others(r, t, word, func(_ *block, c *cell) { v = v&^c.mask | c.value&c.mask })
 		if c := t.block.buffer[word]; c != nil && c.sees(t) {
 			v = v&^c.mask | c.value&c.mask
 		}
 		bytesOf(r.in[at:at+bytes], v, off)
 	})
-	switch {
-	case in.flags&acquires == 0:
-	case in.flags&local != 0:
-		w.acquire(r, t)
-	default:
+	if in.flags&acquires != 0 {
 		t.view = w.time
 	}
 	return r.in[:n]
@@ -143,12 +118,6 @@ func (w *weak) load(r *run, t *thread, in *op, g *Region, addr, n uint64) []byte
 
 // store is the first n bytes of r.out.
 func (w *weak) store(r *run, t *thread, in *op, g *Region, addr, n uint64) {
-	if t.near > 0 {
-		// What it finds comes before what it stores.
-		pieces(addr, n, func(word, _, _, _, _ uint64) {
-			w.others(r, t, word, func(b *block, c *cell) { w.flush(r, b, word, c) })
-		})
-	}
 	if in.code == opStStrong {
 		if in.flags&releases != 0 {
 			w.drain(r, t)
@@ -167,7 +136,7 @@ func (w *weak) store(r *run, t *thread, in *op, g *Region, addr, n uint64) {
 	b := t.block
 	pieces(addr, n, func(word, m uint64, at, off, bytes uint64) {
 		c := b.buffer[word]
-		if c != nil && (c.tid != t.tid || c.gen != b.gen || c.near != 0) {
+		if c != nil && (c.tid != t.tid || c.gen != b.gen) {
 			w.flush(r, b, word, c)
 			c = nil
 		}
@@ -196,7 +165,7 @@ func (w *weak) write(g *Region, by *block, addr uint64, data []byte) {
 	off := addr - g.Base
 	pieces(addr, uint64(len(data)), func(word, m uint64, at, sh, bytes uint64) {
 		b := g.Bytes[off+at : off+at+bytes]
-		w.past[word] = append(w.past[word], was{w.time, by, m, wordOf(b, sh), 0})
+		w.past[word] = append(w.past[word], was{w.time, by, m, wordOf(b, sh)})
 		// The block's own stores that came before are in its buffer no more.
 		if c := by.buffer[word]; c != nil {
 			c.mask &^= m
@@ -227,33 +196,20 @@ func (w *weak) flush(r *run, b *block, word uint64, c *cell) {
 			var data [8]byte
 			bytesOf(data[:hi-lo], c.value, lo)
 			w.write(g, b, addr, data[:hi-lo])
-			p := w.past[word]
-			p[len(p)-1].near = c.near
 		}
 		lo = hi
 	}
 }
 
-// drain writes to memory what a thread finds in its GPU's buffers.
+// drain writes to memory what a thread finds in its block's buffer.
 func (w *weak) drain(r *run, t *thread) {
-	if t.near > 0 {
-		for _, b := range r.blocks {
-			if b != t.block {
-				w.drainBlock(r, b, func(c *cell) bool { return t.acquired(c.near) })
-			}
-		}
-	}
-	w.drainBlock(r, t.block, func(c *cell) bool { return c.sees(t) })
-}
-
-// drainBlock writes to memory those cells of a block that found says.
-func (w *weak) drainBlock(r *run, b *block, found func(c *cell) bool) {
+	b := t.block
 	left := b.order[:0]
 	for _, word := range b.order {
 		c := b.buffer[word]
 		switch {
 		case c == nil:
-		case found(c):
+		case c.sees(t):
 			w.flush(r, b, word, c)
 		default:
 			left = append(left, word)
@@ -272,43 +228,21 @@ func (w *weak) drainAll(r *run, b *block) {
 	b.order = nil
 }
 
-// release lets those who acquire it find, within the GPU, what a thread does.
-func (w *weak) release(r *run, t *thread) {
-	r.releases++
-	for _, word := range t.block.order {
-		if c := t.block.buffer[word]; c != nil && c.near == 0 && c.sees(t) {
-			c.near = r.releases
-		}
-	}
-	r.view = max(r.view, t.view)
-}
-
-// acquire lets a thread find what those who have released within the GPU do.
-func (w *weak) acquire(r *run, t *thread) {
-	t.near = r.releases
-	t.view = max(t.view, r.view)
-}
-
 // fence is a fence or membar of a thread.
 func (w *weak) fence(r *run, t *thread, f flag) {
-	if f == 0 {
-		return
-	}
 	if f&local == 0 {
 		w.drain(r, t)
 		t.view = w.time
 	}
-	w.release(r, t)
-	w.acquire(r, t)
 }
 
 // meet is a barrier that a block's threads pass: each finds what any of them did.
 func (w *weak) meet(b *block) {
-	var view, near uint64
+	var view uint64
 	for i := range b.threads {
-		view, near = max(view, b.threads[i].view), max(near, b.threads[i].near)
+		view = max(view, b.threads[i].view)
 	}
 	for i := range b.threads {
-		b.threads[i].view, b.threads[i].near = view, near
+		b.threads[i].view = view
 	}
 }

@@ -91,7 +91,6 @@ var table = []row{
 	{`(ld|st)\.volatile\.global(\.v2)?\.[bus](32|64)`, 11, 10},
 	{`ld\.acquire\.sys\.global\.[bus](32|64)`, 60, 70},
 	{`st\.release\.sys\.global\.[bus](32|64)`, 60, 70},
-	{`atom\.(relaxed|acquire|release|acq_rel)\.gpu\.global\.inc\.u32`, 60, 70},
 	{`(ld|st)\.volatile\.shared\.[bus](8|16|32|64)`, 11, 10},
 	{`(ld|st)\.shared\.[bus](8|16|32|64)`, 10, 10},
 	{`membar\.(cta|gl)`, 14, 11},
