@@ -137,7 +137,6 @@ type pair struct {
 	host     [2]unsafe.Pointer
 	area     [kernel.MaxInputs]uint64
 	control  [2]uint64
-	arrivals [2]api.Ptr
 	streams  map[string]api.Stream
 	events   map[string]api.Event
 	funcs    map[string]api.Function // by GPU and entry
@@ -158,9 +157,6 @@ func newPair(t testing.TB, spec Spec) *pair {
 			return uint64(at)
 		}
 		p.area[g], p.control[g] = mapped(pairArea), mapped(kernel.ControlBytes)
-		p.arrivals[g] = p.device(g, kernel.ArrivalsBytes)
-		p.ok(p.d.MemsetD8Async(p.arrivals[g], 0, kernel.ArrivalsBytes, p.stream(g)))
-		p.ok(p.d.CtxSynchronize())
 	}
 	p.use(0)
 	return p
@@ -292,7 +288,6 @@ func (p *pair) exchange(words []string, gpu int, s api.Stream, number func(int) 
 	x := kernel.Exchange{
 		Kind: kind, In: uint64(p.from[gpu]), Out: uint64(p.to[gpu]), Rank: rank, N: 2, Count: number(3), Epoch: p.epoch,
 		DeadlineNs: uint64(time.Second), Control: p.control[gpu], AreaBytes: pairArea, Area: p.area,
-		Arrivals: uint64(p.arrivals[gpu]),
 	}
 	f := p.entry(gpu, kernel.ExchangeEntry(kind, t))
 	if rank == 0 {
