@@ -314,6 +314,7 @@ func pairH200Comparisons(t testing.TB) (out []comparison) {
 		}
 		out = append(out, c)
 	}
+	out = append(out, comparison{"2xh200", "all links both ways at once, 16 MiB pieces", "GB/s", linksRecord(t, "link.both.all"), p.links(), fitted, pairBound, 0})
 	// Another run, of which nothing was in the model when these were first compared.
 	for _, s := range shapesRecord(t) {
 		if s.GPUs != 2 || s.Ranks != 2 || s.Algorithm != "two_shot" || s.Blocks != 8 || s.Bytes > mib {
@@ -329,6 +330,48 @@ func pairH200Comparisons(t testing.TB) (out []comparison) {
 		out = append(out, comparison{"2xh200", r.what, "us", s.Seconds * 1e6, p.took(&r), predicted, pairBound, 0})
 	}
 	return out
+}
+
+// links is GB/s of all links both ways at once.
+func (p *pair) links() float64 {
+	const pieces = 8
+	var up, down [2]api.Stream
+	for g := range 2 {
+		up[g], down[g] = p.stream(g), p.stream(g)
+	}
+	took := p.timed(func() {
+		for range pieces {
+			for g := range 2 {
+				p.ok(p.d.MemcpyDtoHAsync(p.host[g], p.from[g], pairBuffer, up[g]))
+				p.ok(p.d.MemcpyHtoDAsync(p.to[g], p.host[g], pairBuffer, down[g]))
+			}
+		}
+		for g := range 2 {
+			p.ok(p.d.StreamSynchronize(up[g]))
+			p.ok(p.d.StreamSynchronize(down[g]))
+		}
+	})
+	return 4 * pieces * pairBuffer / took.Seconds() / 1e9
+}
+
+// linksRecord is GB/s that two H200 had in a case of all links.
+func linksRecord(t testing.TB, name string) float64 {
+	var v struct {
+		Multi struct {
+			Links []struct {
+				Case string
+				Rate float64 `json:"algbw_gb_per_s"`
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal(beside(t, "docs", "measured", "2026-11-29-2xh200.json"), &v))
+	for _, l := range v.Multi.Links {
+		if l.Case == name {
+			return l.Rate
+		}
+	}
+	t.Fatalf("the record has no %s", name)
+	return 0
 }
 
 // shapesRecord are exchanges of two H200 by blocks.
