@@ -658,7 +658,7 @@ func (c *trial) pair() (f pair) {
 }
 
 // loseBoth loses the first GPU's context by a kernel, and looks at the second's,
-// which has nothing to do with it; and whether new ones are well.
+// which has nothing to do with it; and whether new ones are to be had.
 func (c *trial) loseBoth(entry string, want api.Code, params ...uint64) {
 	f := c.pair()
 	_, bad := c.function(entry)
@@ -674,10 +674,10 @@ func (c *trial) loseBoth(entry string, want api.Code, params ...uint64) {
 	}
 	for i := range 2 {
 		fresh, code := c.d.DevicePrimaryCtxRetain(api.Device(i))
-		c.is(api.Success, "DevicePrimaryCtxRetain", code)
-		c.is(api.Success, "CtxSetCurrent", c.d.CtxSetCurrent(fresh))
+		c.is(want, "DevicePrimaryCtxRetain", code)
+		c.is(api.Success, "CtxSetCurrent of none", c.d.CtxSetCurrent(fresh))
 		_, code = c.d.MemAlloc(64)
-		c.is(api.Success, "MemAlloc in the new one", code)
+		c.is(api.InvalidContext, "MemAlloc without one", code)
 	}
 }
 

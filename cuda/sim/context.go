@@ -44,9 +44,12 @@ func (m *Machine) ctx() (*context, api.Code) {
 }
 
 // lose makes the error of a kernel sticky: in all contexts of the process, peers or
-// not. Measured on two H200, for ILLEGAL_ADDRESS; the driver's documentation says
-// of all such errors that the process has to end.
+// not, and for good: who asks for a new one gets the error too. Measured on two
+// H200, for ILLEGAL_ADDRESS and for LAUNCH_FAILED of a trap; the process has to end.
 func (m *Machine) lose(code api.Code) {
+	if m.fault == api.Success {
+		m.fault = code
+	}
 	for _, g := range m.gpus {
 		if c := g.primary; c != nil && c.fault == api.Success {
 			c.fault = code
@@ -78,6 +81,9 @@ func (s seam) DevicePrimaryCtxRetain(d api.Device) (api.Context, api.Code) {
 	}
 	if g.lost != api.Success {
 		return 0, g.lost
+	}
+	if m.fault != api.Success {
+		return 0, m.fault
 	}
 	if g.primary == nil {
 		m.charge(m.spec.Calls.ContextCreate)

@@ -25,8 +25,8 @@
 // should have been in front of: see RaceError. PeerZeros, PeerMirror, PinnedLimit,
 // Lose and Stall make a machine that is broken in ways that real ones are.
 //
-// The error of a kernel is sticky on every GPU of the process, as it is on two
-// H200, which are no peers then; contexts that are made anew afterwards are well.
+// The error of a kernel is sticky on every GPU of the process, and for good: no
+// new context gets out of it. So it is on two H200, peers or not.
 //
 // # Time
 //
@@ -71,6 +71,7 @@ type Machine struct {
 	inited   bool
 	closed   bool
 	gpus     []*gpu
+	fault    api.Code // of a kernel, with which the process is over
 	contexts map[api.Context]*context
 	streams  map[api.Stream]*stream
 	events   map[api.Event]*event
