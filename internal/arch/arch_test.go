@@ -31,8 +31,9 @@ var allowed = map[string][]string{
 	"cmd":      {"gp/...", "probe/...", "ptx", "nvrtc", "cuda/...", "internal/..."},
 	"examples": {"gp/...", "probe/...", "cuda/..."}, // what a user can import
 
-	"bench/figures": nil,
-	"bench/multi":   nil,
+	"bench/figures":  nil,
+	"bench/modelled": {"gp", "cuda/..."}, // on the simulator alone
+	"bench/multi":    nil,
 
 	"gp":                 {"ptx", "cuda", "gp/internal/...", "internal/..."},
 	"gp/lowlevel":        {"gp", "cuda", "gp/internal/...", "internal/..."},
