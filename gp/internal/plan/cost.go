@@ -119,7 +119,10 @@ func Estimate(algorithm, op string, ranks int, bytes uint64, c Costs) (time.Dura
 		}
 		pieces := math.Ceil(shard / chunk)
 		enqueue := n * pieces * (steps*(2*c.Copy.Seconds()+4*call) + folds*c.Launch.Seconds())
-		links := share * steps * (shard/dma + pieces*c.PerCopy.Seconds())
+		// A ring has a link full both ways all the time, where other plans leave the
+		// way out half idle: hosts that carry less both ways than the one that was
+		// measured are slower at that.
+		links := 1.05 * share * steps * (shard/dma + pieces*c.PerCopy.Seconds())
 		if pieces < fewPieces && share == 1 {
 			links *= 2 // nothing comes while anything goes
 		}
