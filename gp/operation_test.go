@@ -260,3 +260,39 @@ func TestOperations(t *testing.T) {
 		})
 	}
 }
+
+// TestSixteenRanks: the most ranks there are, on GPUs that share, on the simulator
+// two to a GPU. On one GPU their kernels may not run at once: then there are none
+// that wait for each other, and no other algorithm minds.
+func TestSixteenRanks(t *testing.T) {
+	const ranks = gp.MaxRanks
+	each(t, func(t *testing.T, d *cuda.Driver) {
+		if d.Modelled() {
+			d = machineOf(t, "8x4090")
+		}
+		o := options(t, d, ranks)
+		o.PinnedBytes = roomy
+		g := open(t, o)
+		const most = 300
+		f := newFields(t, g, (most+64)*8*ranks)
+		for i, c := range operations(ranks) {
+			for round := range 2 {
+				c.typ, c.red = allTypes[(i*3+round)%len(allTypes)], allOps[(i+round)%len(allOps)]
+				c.n, c.root, c.chunk = []int{most - 1, 1}[round], 15-i, []int{1024, 0}[round]
+				c.inPlace = c.op != "all_to_all" && round == 0
+				if c.alg == gp.AlgorithmOneShot || c.alg == gp.AlgorithmTwoShot {
+					small := make([]gp.Buffer, ranks)
+					for r := range small {
+						small[r] = f.mem[0][r].Sub(0, ranks)
+					}
+					if _, err := g.With(gp.CallOptions{Algorithm: gp.AlgorithmOneShot, Explain: &gp.Explanation{}}).AllReduce(small, gp.Max); err != nil && !d.Modelled() {
+						t.Logf("%s: %v", c.alg, err)
+						continue
+					}
+				}
+				f.run(c)
+			}
+		}
+		require.NoError(t, g.Err())
+	})
+}
