@@ -14,6 +14,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,7 +37,7 @@ func main() {
 func run(root string, most int) error {
 	limit := most
 	if most == 0 {
-		limit = 1 << 40
+		limit = math.MaxInt
 	}
 	text, err := document(limit)
 	if err != nil {
