@@ -14,6 +14,7 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
+	"github.com/geforce-p2p/geforce-p2p/internal/gang"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
@@ -304,14 +305,12 @@ func (g *Group) exchangeElements(x *run) (part, size uint64) {
 }
 
 // launchAll launches each rank's kernels on its queue: part by part, so that no
-// rank waits for another's later ones to be enqueued. It tells at which rank it
-// failed.
+// rank waits for another's later ones to be enqueued. No call that waits for a GPU
+// gets between a part's launches. It tells at which rank it failed.
 func (g *Group) launchAll(x *run) (call string, at int, c api.Code) {
 	part, size := g.exchangeElements(x)
-	for off := uint64(0); off < x.count; off += part {
-		if call, at, c = g.launchPart(x, off*size, min(part, x.count-off), size); c != api.Success {
-			break
-		}
+	for off := uint64(0); off < x.count && c == api.Success; off += part {
+		gang.Launch(func() { call, at, c = g.launchPart(x, off*size, min(part, x.count-off), size) })
 	}
 	return call, at, c
 }

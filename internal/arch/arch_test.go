@@ -58,8 +58,9 @@ var allowed = map[string][]string{
 	"internal/api/tap": {"internal/api"},
 	"internal/hook":    {"internal/api"},
 	"internal/dl":      nil,
-	"internal/libcuda": {"internal/api", "internal/dl"},
+	"internal/libcuda": {"internal/api", "internal/dl", "internal/gang"},
 	"internal/dtype":   nil,
+	"internal/gang":    nil,
 	"internal/kernel":  {"internal/dtype"},
 	// PTX as data and as what runs: generated, checked and simulated from here.
 	"internal/ptxvm":     {"internal/ptxvm/isa", "internal/dtype", "internal/kernel"},

@@ -7,9 +7,12 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
 	"github.com/geforce-p2p/geforce-p2p/internal/dl"
+	"github.com/geforce-p2p/geforce-p2p/internal/gang"
 )
 
 func (d *Driver) DevicePrimaryCtxRetain(dev api.Device) (api.Context, api.Code) {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuDevicePrimaryCtxRetain)
 	if p == 0 {
 		return 0, api.CodeSymbolMissing
@@ -22,6 +25,8 @@ func (d *Driver) DevicePrimaryCtxRetain(dev api.Device) (api.Context, api.Code) 
 }
 
 func (d *Driver) DevicePrimaryCtxRelease(dev api.Device) api.Code {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuDevicePrimaryCtxRelease)
 	if p == 0 {
 		return api.CodeSymbolMissing
@@ -102,6 +107,8 @@ func (d *Driver) CtxSynchronize() api.Code {
 }
 
 func (d *Driver) CtxEnablePeerAccess(ctx api.Context) api.Code {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuCtxEnablePeerAccess)
 	if p == 0 {
 		return api.CodeSymbolMissing
@@ -110,6 +117,8 @@ func (d *Driver) CtxEnablePeerAccess(ctx api.Context) api.Code {
 }
 
 func (d *Driver) CtxDisablePeerAccess(ctx api.Context) api.Code {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuCtxDisablePeerAccess)
 	if p == 0 {
 		return api.CodeSymbolMissing

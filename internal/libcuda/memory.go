@@ -7,6 +7,7 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
 	"github.com/geforce-p2p/geforce-p2p/internal/dl"
+	"github.com/geforce-p2p/geforce-p2p/internal/gang"
 )
 
 func (d *Driver) MemGetInfo() (free, total uint64, result api.Code) {
@@ -22,6 +23,8 @@ func (d *Driver) MemGetInfo() (free, total uint64, result api.Code) {
 }
 
 func (d *Driver) MemAlloc(n uint64) (api.Ptr, api.Code) {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuMemAlloc)
 	if p == 0 {
 		return 0, api.CodeSymbolMissing
@@ -34,6 +37,8 @@ func (d *Driver) MemAlloc(n uint64) (api.Ptr, api.Code) {
 }
 
 func (d *Driver) MemFree(ptr api.Ptr) api.Code {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuMemFree)
 	if p == 0 {
 		return api.CodeSymbolMissing
@@ -42,6 +47,8 @@ func (d *Driver) MemFree(ptr api.Ptr) api.Code {
 }
 
 func (d *Driver) MemHostAlloc(n uint64, flags api.HostAllocFlag) (unsafe.Pointer, api.Code) {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuMemHostAlloc)
 	if p == 0 {
 		return nil, api.CodeSymbolMissing
@@ -54,6 +61,8 @@ func (d *Driver) MemHostAlloc(n uint64, flags api.HostAllocFlag) (unsafe.Pointer
 }
 
 func (d *Driver) MemFreeHost(h unsafe.Pointer) api.Code {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuMemFreeHost)
 	if p == 0 {
 		return api.CodeSymbolMissing
@@ -62,6 +71,8 @@ func (d *Driver) MemFreeHost(h unsafe.Pointer) api.Code {
 }
 
 func (d *Driver) MemHostRegister(h unsafe.Pointer, n uint64, flags api.HostRegisterFlag) api.Code {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuMemHostRegister)
 	if p == 0 {
 		return api.CodeSymbolMissing
@@ -70,6 +81,8 @@ func (d *Driver) MemHostRegister(h unsafe.Pointer, n uint64, flags api.HostRegis
 }
 
 func (d *Driver) MemHostUnregister(h unsafe.Pointer) api.Code {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuMemHostUnregister)
 	if p == 0 {
 		return api.CodeSymbolMissing

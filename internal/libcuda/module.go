@@ -7,10 +7,13 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
 	"github.com/geforce-p2p/geforce-p2p/internal/dl"
+	"github.com/geforce-p2p/geforce-p2p/internal/gang"
 )
 
 // ModuleLoadData asks for the JIT's error log if there is room for one.
 func (d *Driver) ModuleLoadData(image, errorLog []byte) (api.Module, api.Code) {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuModuleLoadDataEx)
 	if p == 0 {
 		return 0, api.CodeSymbolMissing
@@ -38,6 +41,8 @@ func (d *Driver) ModuleLoadData(image, errorLog []byte) (api.Module, api.Code) {
 }
 
 func (d *Driver) ModuleUnload(m api.Module) api.Code {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuModuleUnload)
 	if p == 0 {
 		return api.CodeSymbolMissing
@@ -46,6 +51,8 @@ func (d *Driver) ModuleUnload(m api.Module) api.Code {
 }
 
 func (d *Driver) ModuleGetFunction(m api.Module, name string) (api.Function, api.Code) {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuModuleGetFunction)
 	if p == 0 {
 		return 0, api.CodeSymbolMissing

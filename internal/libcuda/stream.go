@@ -7,9 +7,12 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
 	"github.com/geforce-p2p/geforce-p2p/internal/dl"
+	"github.com/geforce-p2p/geforce-p2p/internal/gang"
 )
 
 func (d *Driver) StreamCreate(flags api.StreamFlag) (api.Stream, api.Code) {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuStreamCreate)
 	if p == 0 {
 		return 0, api.CodeSymbolMissing
@@ -22,6 +25,8 @@ func (d *Driver) StreamCreate(flags api.StreamFlag) (api.Stream, api.Code) {
 }
 
 func (d *Driver) StreamDestroy(s api.Stream) api.Code {
+	gang.Enter()
+	defer gang.Leave()
 	p := d.proc(cuStreamDestroy)
 	if p == 0 {
 		return api.CodeSymbolMissing
