@@ -39,6 +39,11 @@
 // kernels of the caller's on the same streams. Work.Wait waits on the host,
 // Work.Before makes another stream wait.
 //
+// Any number of goroutines may call a group, and groups may share GPUs and streams.
+// What the program itself enqueues on the streams of a collective, it does not
+// enqueue while another goroutine makes that call: kernels that wait for each other
+// are launched one rank after another, and what gets between them is in their way.
+//
 // # One goroutine, or one a GPU
 //
 // Group has the collectives for a program that holds the buffers of all ranks, and
