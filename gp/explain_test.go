@@ -143,6 +143,9 @@ func TestSlowP2P(t *testing.T) {
 // TestEnvironment: what the variables say is taken, and what they cannot say is
 // an error that names them.
 func TestEnvironment(t *testing.T) {
+	if fewer {
+		t.Skip("one goroutine, which opens groups that time their routes")
+	}
 	d := peeredMachine(t)
 	route := func(o gp.Options) string {
 		o.Driver, o.Logger, o.PinnedBytes = d, discard, small
