@@ -44,6 +44,9 @@ func init() {
 		d, _ := driver.(*Driver)
 		return d.check(op, c)
 	}
+	hook.Lose = func(driver, ctx any, op string, c api.Code) {
+		ctx.(*Context).st.lost.CompareAndSwap(nil, driver.(*Driver).newError(op, c, ""))
+	}
 }
 
 // newDriver runs cuInit.

@@ -320,7 +320,7 @@ func (m *HostMem) Close() error {
 	}
 	m.leak.Stop()
 	if m.registered {
-		return m.ctx.st.destroy("cuMemHostUnregister", func(d api.Driver) api.Code { return d.MemHostUnregister(unsafe.Pointer(p)) })
+		return m.ctx.st.destroyPortable("cuMemHostUnregister", func(d api.Driver) api.Code { return d.MemHostUnregister(unsafe.Pointer(p)) })
 	}
-	return m.ctx.st.destroy("cuMemFreeHost", func(d api.Driver) api.Code { return d.MemFreeHost(unsafe.Pointer(p)) })
+	return m.ctx.st.destroyPortable("cuMemFreeHost", func(d api.Driver) api.Code { return d.MemFreeHost(unsafe.Pointer(p)) })
 }

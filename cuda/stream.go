@@ -249,6 +249,9 @@ func (s *Stream) Close() (err error) {
 // but what it answers was reported by the call that found the loss.
 func (st *contextState) destroy(op string, f func(api.Driver) api.Code) (err error) {
 	b, err := st.bind(op)
+	if err != nil && st.lost.Load() == nil {
+		b, err = st.bind(op) // what is not freed now never is
+	}
 	if err != nil {
 		if st.lost.Load() != nil {
 			err = nil
@@ -264,6 +267,51 @@ func (st *contextState) destroy(op string, f func(api.Driver) api.Code) (err err
 		err = nil
 	}
 	return firstError(err, st.release())
+}
+
+// destroyPortable is destroy of what is no context's own: pinned host memory. If
+// the context is lost, another one of the driver's does it.
+func (st *contextState) destroyPortable(op string, f func(api.Driver) api.Code) error {
+	done := false
+	err := st.destroy(op, func(d api.Driver) api.Code {
+		c := f(d)
+		done = c == api.Success
+		return c
+	})
+	if done || st.lost.Load() == nil {
+		return err
+	}
+	d := st.d
+	d.mu.Lock()
+	var others []*contextState
+	for _, o := range d.contexts {
+		if o != st && o.lost.Load() == nil {
+			o.refs++
+			others = append(others, o)
+		}
+	}
+	d.mu.Unlock()
+	for _, o := range others {
+		if !done { // what it answers is not for who gave up memory of another context
+			_ = o.do(op, func(d api.Driver) api.Code {
+				c := f(d)
+				done = c == api.Success
+				return c
+			})
+		}
+		err = firstError(err, o.release())
+	}
+	return err
+}
+
+// do makes a call with the context current.
+func (st *contextState) do(op string, f func(api.Driver) api.Code) (err error) {
+	b, err := st.enter(op)
+	if err != nil {
+		return err
+	}
+	defer b.exit(&err)
+	return b.check(op, f(b.seam()))
 }
 
 func firstError(a, b error) error {

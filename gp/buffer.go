@@ -66,7 +66,7 @@ func (r *Rank) Alloc(t Type, n int) (Buffer, error) {
 	var err error
 	r.g.relaxed(func() { m.mem, err = r.cc.Alloc(n * t.Size()) })
 	if err != nil {
-		return Buffer{}, r.g.noticed(&Error{op, r.index, err})
+		return Buffer{}, r.g.rankError(op, r, err)
 	}
 	b.ptr = m.mem.Ptr()
 	r.mem[m] = struct{}{}
@@ -107,6 +107,9 @@ func (r *Rank) Wrap(p cuda.Ptr, t Type, n int, s *cuda.Stream) (Buffer, error) {
 		return b, nil
 	}
 	info, err := r.g.drv.PointerInfo(p)
+	if err != nil && !errors.Is(err, cuda.ErrInvalidValue) {
+		return Buffer{}, r.g.rankError(op, r, err)
+	}
 	if err != nil {
 		return Buffer{}, argument(op, r.index, "pointer %#x is not memory that the driver knows (pageable host memory, or freed): %w", uint64(p), err)
 	}
@@ -204,7 +207,7 @@ func (b Buffer) Free() error {
 		err = m.mem.Close()
 	})
 	if err != nil {
-		return &Error{op, r.index, err}
+		return r.g.rankError(op, r, err)
 	}
 	return nil
 }

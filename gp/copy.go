@@ -207,21 +207,21 @@ func planCopy(route Route, k planKey) (p *plan.Plan, inline bool, err error) {
 func (g *Group) enqueue(x *run, algorithm string) (Work, error) {
 	if err := g.refuseCapture(x); err != nil {
 		x.bind.restore()
-		return Work{}, g.noticed(err)
+		return Work{}, err
 	}
 	o := g.begin(x.op, algorithm)
 	g.pass(x.kind != 0)
 	enqueued, err := g.execute(x, o)
 	g.passed(x.kind != 0)
 	if c := x.bind.restore(); c != api.Success && err == nil {
-		enqueued, err = true, g.callError(x.op, x.rank[0], "cuCtxPopCurrent", c)
+		enqueued, err = true, g.callError(x.op, x.at(0), "cuCtxPopCurrent", c)
 	}
 	if err != nil {
 		if enqueued && !x.refused {
 			g.fail(err)
 		}
 		g.abandon(o)
-		return Work{}, g.noticed(err)
+		return Work{}, err
 	}
 	return g.commit(o), nil
 }
@@ -259,7 +259,7 @@ func (g *Group) refuseCapture(x *run) error {
 func (g *Group) order(x *run, hub int, algorithm string) (Work, error) {
 	if err := g.refuseCapture(x); err != nil {
 		x.bind.restore()
-		return Work{}, g.noticed(err)
+		return Work{}, err
 	}
 	o := g.begin(x.op, algorithm)
 	g.pass(false)
@@ -269,7 +269,7 @@ func (g *Group) order(x *run, hub int, algorithm string) (Work, error) {
 		call, r, c = "cuCtxPopCurrent", hub, c2
 	}
 	if c != api.Success {
-		err := g.callError(x.op, x.rank[r], call, c)
+		err := g.callError(x.op, x.at(r), call, c)
 		g.fail(fmt.Errorf("%w (ordering streams)", err))
 		g.abandon(o)
 		return Work{}, err

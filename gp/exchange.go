@@ -3,6 +3,7 @@
 package gp
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -16,6 +17,7 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
 	"github.com/geforce-p2p/geforce-p2p/internal/gang"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
+	"github.com/geforce-p2p/geforce-p2p/ptx"
 )
 
 // exchanges is what a group keeps for kernels that wait for each other: one
@@ -32,6 +34,7 @@ import (
 type exchanges struct {
 	state exchangeState
 	why   string // if off
+	tries int    // that failed, of callers who did not ask for it
 	epoch uint32 // of the latest
 	// deadline is how long a kernel waits for its peers.
 	deadline time.Duration
@@ -192,7 +195,7 @@ func (g *Group) mayExchange(patient bool) (bool, error) {
 			}
 		})
 		if err != nil {
-			return false, &Error{"handshake", r.index, err}
+			return false, g.rankError("handshake", r, err)
 		}
 		if !idle {
 			return false, nil // another time
@@ -209,11 +212,29 @@ func (g *Group) mayExchange(patient bool) (bool, error) {
 		}
 		e.used.Store(true)
 	}
-	return g.handshake(off)
+	return g.handshake(patient, off)
 }
 
+// notNow is mayExchange's answer where something failed that says nothing about the
+// next time: an error for who asked for such kernels, and for others, while the
+// group is well, that they are to take another algorithm. They try it some times
+// and no more.
+func (g *Group) notNow(patient bool, err error, off func(why string) (bool, error)) (bool, error) {
+	switch e := &g.exchanges; {
+	case patient, g.Err() != nil:
+		return false, err
+	case e.tries == maxTries:
+		return off(err.Error())
+	default:
+		e.tries++
+		return false, nil
+	}
+}
+
+const maxTries = 8
+
 // handshake launches a kernel on each rank that waits 5 ms for the others'.
-func (g *Group) handshake(off func(why string) (bool, error)) (bool, error) {
+func (g *Group) handshake(patient bool, off func(why string) (bool, error)) (bool, error) {
 	const op = "handshake"
 	e := &g.exchanges
 	x := &g.run
@@ -222,8 +243,11 @@ func (g *Group) handshake(off func(why string) (bool, error)) (bool, error) {
 		x.rank[i], x.stream[i] = r, r.queue()
 	}
 	x.kind, x.count = kernel.Handshake, 1
-	if err := g.loadExchange(x); err != nil {
+	switch err := g.loadExchange(x); {
+	case errors.Is(err, ptx.ErrNoKernels):
 		return off(err.Error())
+	case err != nil:
+		return g.notNow(patient, err, off)
 	}
 	was := e.deadline
 	e.deadline = handshakeDeadline
@@ -242,12 +266,12 @@ func (g *Group) handshake(off func(why string) (bool, error)) (bool, error) {
 		x.bind.restore()
 		for _, r := range g.ranks {
 			if err := r.stream.Synchronize(); err != nil && first == nil {
-				first = &Error{op, r.index, err}
+				first = g.rankError(op, r, err)
 			}
 		}
 	})
 	if c != api.Success {
-		first = g.callError(op, g.ranks[at], call, c)
+		first = g.callError(op, x.at(at), call, c)
 		g.fail(first)
 	}
 	if first != nil {
@@ -285,7 +309,7 @@ func (g *Group) loadExchange(x *run) (err error) {
 		for i, r := range g.ranks {
 			l := &g.exchanges.launch[i]
 			if l.fn, err = g.function(r, m, entry); err != nil {
-				err = &Error{x.op, r.index, err}
+				err = g.rankError(x.op, r, err)
 				return
 			}
 			l.fns[m] = l.fn
@@ -373,7 +397,7 @@ func (g *Group) exchange(x *run, o *operation) (enqueued bool, err error) {
 			return false, nil
 		}
 		g.abort()
-		return true, g.callError(x.op, x.rank[r], call, c)
+		return true, g.callError(x.op, x.at(r), call, c)
 	}
 	for i, r := range x.rank {
 		l := &e.launch[i]

@@ -8,7 +8,6 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
-	"github.com/geforce-p2p/geforce-p2p/internal/hook"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
@@ -85,11 +84,13 @@ type binder struct {
 	api    api.Driver
 	was    api.Context // the thread's own
 	cur    api.Context
+	want   api.Context // the last that was asked for
 	asked  bool
 	pushed bool
 }
 
 func (b *binder) to(c api.Context) (call string, code api.Code) {
+	b.want = c
 	if !b.asked {
 		cur, code := b.api.CtxGetCurrent()
 		if code != api.Success {
@@ -128,11 +129,6 @@ func (b *binder) restore() api.Code {
 	return code
 }
 
-// callError is a driver call that failed inside a run.
-func (g *Group) callError(op string, r *Rank, call string, c api.Code) error {
-	return &Error{op, r.index, hook.Error(g.drv, r.cc, call, c)}
-}
-
 // execute enqueues the run and fills o with its final marks. The group's lock
 // is held and the thread is locked. Before the first driver call that enqueues
 // nothing has happened, and an error leaves the group as it was; after it, an
@@ -162,7 +158,7 @@ func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
 	}()
 
 	fail := func(r int, call string, c api.Code) (bool, error) {
-		return true, g.callError(x.op, x.rank[r], call, c)
+		return true, g.callError(x.op, x.at(r), call, c)
 	}
 
 	for r := range p.Ranks {
@@ -183,6 +179,24 @@ func (g *Group) execute(x *run, o *operation) (enqueued bool, err error) {
 		}
 	}
 	return true, nil
+}
+
+// at is the rank on whose context the run's last call was made: r, but where a
+// stream of another rank is fenced or the thread gets its own context back.
+func (x *run) at(r int) *Rank {
+	rk, on := x.rank[r], x.bind.want
+	if on == 0 || on == rk.ctx {
+		return rk
+	}
+	for i, o := range x.rank {
+		if o.ctx == on {
+			return o
+		}
+		if o = x.otherRank[i]; o != nil && o.ctx == on {
+			return o
+		}
+	}
+	return rk
 }
 
 // takeRegions gives the ranks their regions of pinned memory and of scratch.
@@ -242,7 +256,7 @@ func (g *Group) prepare(x *run) error {
 			var err error
 			g.relaxed(func() { fn, err = g.function(rk, f.module, f.entry) })
 			if err != nil {
-				return &Error{x.op, rk.index, err}
+				return g.rankError(x.op, rk, err)
 			}
 			f.fn, f.fnOwner = fn, rk
 		}
@@ -266,7 +280,7 @@ func (g *Group) prepare(x *run) error {
 				var err error
 				g.relaxed(func() { err = rk.openLane(plan.Lane(l)) })
 				if err != nil {
-					return &Error{x.op, rk.index, err}
+					return g.rankError(x.op, rk, err)
 				}
 			}
 		}
@@ -554,5 +568,19 @@ func (r *Rank) bound(f func(d api.Driver) (string, api.Code)) (call string, code
 			call, code = "cuCtxPopCurrent", c
 		}
 	})
+	return call, code
+}
+
+// boundToFree is bound for what frees: if the context cannot be made current it
+// tries once more, for what is not freed now never is.
+func (r *Rank) boundToFree(f func(d api.Driver) (string, api.Code)) (call string, code api.Code) {
+	ran := false
+	once := func(d api.Driver) (string, api.Code) {
+		ran = true
+		return f(d)
+	}
+	if call, code = r.bound(once); !ran && !r.g.lost(r) {
+		call, code = r.bound(once)
+	}
 	return call, code
 }

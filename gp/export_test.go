@@ -24,3 +24,14 @@ func (g *Group) SetGrid(blocks uint32) {
 	defer g.mu.Unlock()
 	g.exchanges.grid = blocks
 }
+
+// Joining is how many ranks' goroutines wait for the others'.
+func (g *Group) Joining() int {
+	j := &g.joins
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.round == nil {
+		return 0
+	}
+	return j.round.count
+}

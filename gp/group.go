@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,8 +71,6 @@ type Group struct {
 	waiters waiters
 	joins   joins
 }
-
-type failure struct{ err error }
 
 // Open makes a group. It retains each GPU's primary context, allocates the
 // ranks' pinned host memory, and proves P2P where the driver claims it.
@@ -193,52 +192,6 @@ func (g *Group) Driver() *cuda.Driver { return g.drv }
 // simulated machine it is virtual, and the only clock that means anything.
 func (g *Group) Now() time.Duration { return g.host.Now() }
 
-// Err is the failure after which the group is only good to be closed, or nil.
-func (g *Group) Err() error {
-	if f := g.failure.Load(); f != nil {
-		return f.err
-	}
-	return nil
-}
-
-// fail keeps the first failure. Later calls answer with it.
-func (g *Group) fail(err error) {
-	if g.failure.CompareAndSwap(nil, &failure{err}) {
-		g.abort()
-		g.joins.end(fmt.Errorf("%w: %w", ErrFailed, err))
-		g.log.Error("gp: group failed", "error", err)
-	}
-}
-
-// noticed is the error of a call that enqueued nothing. If the rank's GPU is lost,
-// the group has failed all the same: no later call can go well, and who waits for
-// the rank waits in vain. Any event of the context tells. No lock of an operation is
-// held.
-func (g *Group) noticed(err error) error {
-	var e *Error
-	var call *cuda.Error
-	if !errors.As(err, &e) || e.Rank < 0 || !errors.As(err, &call) {
-		return err
-	}
-	g.relaxed(func() {
-		if c := g.api.EventQuery(g.ranks[e.Rank].fenceEvent); c != api.Success && c != api.NotReady {
-			g.fail(err)
-		}
-	})
-	return err
-}
-
-// usable answers ErrClosed or ErrFailed.
-func (g *Group) usable(op string) error {
-	if g.closing.Load() {
-		return &Error{op, -1, fmt.Errorf("group: %w", ErrClosed)}
-	}
-	if f := g.failure.Load(); f != nil {
-		return &Error{op, -1, fmt.Errorf("%w: %w", ErrFailed, f.err)}
-	}
-	return nil
-}
-
 // lock takes the group's lock and then the thread, in that order: a goroutine
 // that waits while it is locked to a thread costs a thread hand-over.
 func (g *Group) lock() {
@@ -317,29 +270,41 @@ func (g *Group) Close() error {
 	failed := g.Err() != nil
 	g.relaxed(func() {
 		for _, r := range g.ranks {
-			err := r.quiesce()
+			errs = append(errs, r.quiesce())
 			if failed {
 				// The call that failed in the middle may have left work on the
 				// callers' streams that uses the pinned memory.
-				err = errors.Join(err, r.cc.Synchronize())
+				_ = r.cc.Synchronize()
 			}
-			errs = append(errs, err)
 		}
 		if failed {
 			errs = nil
 		}
 		g.ops.closed()
-		errs = append(errs, g.kernels.Close())
 		for _, r := range g.ranks {
 			errs = append(errs, r.close())
 		}
-		errs = append(errs, g.freePinned())
+		errs = append(errs, g.kernels.Close(), g.freePinned())
 		for _, r := range g.ranks {
-			errs = append(errs, r.cc.Close())
+			if err := r.cc.Close(); err != nil {
+				errs = append(errs, &Error{"close", r.index, err})
+			}
 		}
 	})
-	if err := errors.Join(errs...); err != nil {
-		return &Error{"close", -1, err}
+	return closeError(errs)
+}
+
+// closeError is the errors of closing as one, of the rank of the first.
+func closeError(errs []error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	var first *Error
+	switch {
+	case len(errs) == 0:
+		return nil
+	case !errors.As(errs[0], &first):
+		return &Error{"close", -1, errors.Join(errs...)}
+	case len(errs) == 1:
+		return first
 	}
-	return nil
+	return &Error{"close", first.Rank, errors.Join(errs...)}
 }

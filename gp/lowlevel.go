@@ -8,6 +8,7 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/gp/internal/bridge"
 	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/hook"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
@@ -136,7 +137,7 @@ func hostKernel(what string, b Buffer, host unsafe.Pointer, n int, op Op) (Work,
 	var err error
 	g.relaxed(func() { fn, err = g.function(r, m, entry) })
 	if err != nil {
-		return Work{}, &Error{what, r.index, err}
+		return Work{}, g.rankError(what, r, err)
 	}
 	err = g.refuseCapture(x)
 	if c := x.bind.restore(); c != api.Success && err == nil {
@@ -196,13 +197,21 @@ func hostKernel(what string, b Buffer, host unsafe.Pointer, n int, op Op) (Work,
 func (r *Rank) checkPinned(op string, host unsafe.Pointer, n uint64) error {
 	for _, p := range [2]unsafe.Pointer{host, unsafe.Add(host, n-1)} {
 		var kind uint64
-		var c api.Code
-		r.bound(func(d api.Driver) (string, api.Code) {
-			kind, c = d.PointerGetAttribute(api.PtrMemoryType, hostAsPtr(p))
+		var asked api.Code
+		call, c := r.bound(func(d api.Driver) (string, api.Code) {
+			kind, asked = d.PointerGetAttribute(api.PtrMemoryType, hostAsPtr(p))
 			return "", api.Success
 		})
-		if c != api.Success || kind != api.MemTypeHost {
-			return argument(op, r.index, "host memory at %p is not pinned: take it from cuda.Context.HostAlloc, or pin it with Register", p)
+		const advice = "is not pinned: take it from cuda.Context.HostAlloc, or pin it with Register"
+		switch {
+		case call != "":
+			return r.g.callError(op, r, call, c)
+		case asked == api.InvalidValue: // the driver does not know it
+			return argument(op, r.index, "host memory at %p %s: %w", p, advice, hook.Error(r.g.drv, r.cc, "cuPointerGetAttribute", asked))
+		case asked != api.Success:
+			return r.g.callError(op, r, "cuPointerGetAttribute", asked)
+		case kind != api.MemTypeHost:
+			return argument(op, r.index, "host memory at %p %s", p, advice)
 		}
 	}
 	return nil

@@ -188,18 +188,22 @@ func (b *block) alloc(op string, r *Rank) error {
 }
 
 // free gives the block back. The memory is no context's own, so any context will
-// do that is not lost.
+// do that is not lost. Where all are, it goes with them.
 func (b *block) free(g *Group) (err error) {
 	for _, r := range g.ranks {
-		call, c := r.bound(func(d api.Driver) (string, api.Code) { return "cuMemFreeHost", d.MemFreeHost(b.base) })
+		if r.cc.Err() != nil {
+			continue
+		}
+		call, c := r.boundToFree(func(d api.Driver) (string, api.Code) { return "cuMemFreeHost", d.MemFreeHost(b.base) })
 		if c == api.Success {
 			return nil
 		}
-		if err == nil {
-			err = g.callError("close", r, call, c)
+		e := g.callError("close", r, call, c)
+		if r.cc.Err() == nil {
+			return e
 		}
-		if !c.Sticky() {
-			return err
+		if err == nil {
+			err = e
 		}
 	}
 	return err
@@ -215,7 +219,10 @@ func (g *Group) freePinned() error {
 	for _, r := range g.ranks {
 		r.block, r.pinnedBase, r.pinned = nil, nil, arena{}
 		if r.bounce != nil {
-			g.relaxed(func() { errs = append(errs, r.bounce.close()) })
+			var err error
+			if g.relaxed(func() { err = r.bounce.close() }); err != nil {
+				errs = append(errs, &Error{"close", r.index, err})
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -12,6 +12,7 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/hook"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
@@ -167,7 +168,7 @@ func (r *Rank) needScratch(x *run) error {
 }
 
 // quiesce waits until the rank's streams are idle and its bounce is not in use.
-// A lost context answers at once.
+// A lost context answers at once, by its first error.
 func (r *Rank) quiesce() error {
 	var errs []error
 	for _, s := range append(slices.Clone(r.lane[:]), r.stream) {
@@ -183,14 +184,19 @@ func (r *Rank) quiesce() error {
 			}
 		}
 	}
-	return errors.Join(errs...)
+	for _, err := range errs {
+		if err != nil {
+			return r.g.rankError("close", r, err)
+		}
+	}
+	return nil
 }
 
 // close frees all that the rank holds of its own, in the reverse order of its
 // making: all but its pinned memory, which is the group's, and its context. The
 // first error is kept and freeing goes on.
 func (r *Rank) close() error {
-	var errs []error
+	errs := []error{r.g.kernels.Release(r.cc)}
 	r.memMu.Lock()
 	for m := range r.mem {
 		m.freed.Store(true)
@@ -202,7 +208,7 @@ func (r *Rank) close() error {
 	}
 	r.mem, r.orphans = nil, nil
 	r.memMu.Unlock()
-	call, c := r.bound(func(d api.Driver) (string, api.Code) {
+	call, c := r.boundToFree(func(d api.Driver) (string, api.Code) {
 		var call string
 		var first api.Code
 		keep := func(what string, c api.Code) {
@@ -224,8 +230,9 @@ func (r *Rank) close() error {
 		}
 		return call, first
 	})
-	if c != api.Success {
-		errs = append(errs, r.g.callError("close", r, call, c))
+	// What a lost context answers was reported by the call that found the loss.
+	if c != api.Success && r.cc.Err() == nil {
+		errs = append(errs, hook.Error(r.g.drv, r.cc, call, c))
 	}
 	r.marks, r.freeMarks, r.planEvents, r.fenceEvent, r.scratchBase = nil, nil, nil, 0, 0
 	for _, s := range [...]*cuda.Stream{r.stream, r.lane[plan.LaneFold], r.lane[plan.LaneJoin], r.lane[plan.LaneIn], r.lane[plan.LaneOut]} {
@@ -233,5 +240,8 @@ func (r *Rank) close() error {
 			errs = append(errs, s.Close())
 		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return &Error{"close", r.index, err}
+	}
+	return nil
 }

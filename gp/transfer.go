@@ -11,7 +11,6 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
-	"github.com/geforce-p2p/geforce-p2p/internal/hook"
 )
 
 // A bounce is the two pinned halves through which a rank's buffers are filled
@@ -146,7 +145,7 @@ func (b Buffer) transfer(ctx context.Context, op string, data []byte, move bounc
 		return err
 	}
 	if capturing, err := b.stream.Capturing(); err != nil {
-		return g.noticed(&Error{op, r.index, err})
+		return g.rankError(op, r, err)
 	} else if capturing {
 		return &Error{op, r.index, ErrCapturing}
 	}
@@ -170,6 +169,7 @@ func (b Buffer) transfer(ctx context.Context, op string, data []byte, move bounc
 		if err := b.alive(op); err != nil {
 			return err
 		}
+		recorded := false
 		call, c := r.bound(func(d api.Driver) (string, api.Code) {
 			if call, c := move(d, b.addr()+api.Ptr(off), unsafe.Pointer(&half(i)[0]), n, b.queue()); c != api.Success {
 				return call, c
@@ -179,12 +179,13 @@ func (b Buffer) transfer(ctx context.Context, op string, data []byte, move bounc
 				// Nothing tells when the half is free again but the stream itself.
 				d.StreamSynchronize(b.queue())
 			}
+			recorded = c == api.Success
 			return "cuEventRecord", c
 		})
+		bn.busy[i] = recorded // also where the thread's context cannot be put back
 		if c != api.Success {
-			return g.noticed(&Error{op, r.index, hook.Error(g.drv, r.cc, call, c)})
+			return g.callError(op, r, call, c)
 		}
-		bn.busy[i] = true
 		return nil
 	}
 	// A transfer that was given up may have left a copy in flight.
@@ -199,7 +200,7 @@ func (b Buffer) transfer(ctx context.Context, op string, data []byte, move bounc
 			return "cuEventRecord", d.EventRecord(api.Event(bn.ev[0].Handle()), b.queue())
 		})
 		if c != api.Success {
-			return g.noticed(&Error{op, r.index, hook.Error(g.drv, r.cc, call, c)})
+			return g.callError(op, r, call, c)
 		}
 		bn.busy[0] = true
 		return wait(0)
@@ -248,7 +249,7 @@ func (g *Group) waitEvent(ctx context.Context, op string, r *Rank, ev api.Event)
 					return
 				}
 				if c != api.NotReady {
-					err = &Error{op, r.index, hook.Error(g.drv, r.cc, "cuEventQuery", c)}
+					err = g.callError(op, r, "cuEventQuery", c)
 					g.fail(err)
 					return
 				}

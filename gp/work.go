@@ -168,15 +168,19 @@ func (o *operation) pollLocked(patient bool) bool {
 		if m.isDone() {
 			continue
 		}
-		c := o.g.api.EventQuery(m.ev)
-		if c == api.NotReady {
-			done = false
+		// Who has time asks after all: one rank may wait in vain for another whose
+		// context is lost.
+		if !done && !patient {
 			break
 		}
-		if c != api.Success {
+		switch c := o.g.api.EventQuery(m.ev); c {
+		case api.Success:
+			m.finish()
+		case api.NotReady:
+			done = false
+		default:
 			return o.end(m.rank, c)
 		}
-		m.finish()
 	}
 	if !done && o.exchange {
 		if by := o.g.patience.Load(); by != 0 && int64(o.g.host.Now()) > by {
@@ -205,7 +209,7 @@ func (o *operation) pollLocked(patient bool) bool {
 
 // end is the operation's end in an error.
 func (o *operation) end(r *Rank, c api.Code) bool {
-	o.err = &Error{o.name, r.index, hook.Error(o.g.drv, r.cc, "cuEventQuery", c)}
+	o.err = o.g.callError(o.name, r, "cuEventQuery", c)
 	o.g.fail(o.err)
 	o.finished.Store(true)
 	return true
@@ -271,9 +275,17 @@ func (w Work) Before(s *cuda.Stream) error {
 	if w.o.err != nil {
 		return w.o.err
 	}
+	fail := func(err error) error {
+		for _, r := range w.o.g.ranks {
+			if r.ctx == api.Context(s.Context().Handle()) {
+				return w.o.g.rankError(op, r, err)
+			}
+		}
+		return &Error{op, -1, err}
+	}
 	capturing, err := s.Capturing()
 	if err != nil {
-		return &Error{op, -1, err}
+		return fail(err)
 	}
 	if capturing {
 		return &Error{op, -1, ErrCapturing}
@@ -290,7 +302,7 @@ func (w Work) Before(s *cuda.Stream) error {
 		return nil
 	})
 	if err != nil {
-		return &Error{op, -1, err}
+		return fail(err)
 	}
 	return nil
 }

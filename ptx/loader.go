@@ -214,14 +214,38 @@ func (l *Loader) Close() error {
 	l.mu.Unlock()
 	var errs []error
 	for _, s := range slots {
-		s.mu.Lock()
-		if s.mod != nil {
-			errs = append(errs, s.mod.Close())
-		}
-		s.mod, s.fns, s.rung = nil, map[string]*cuda.Function{}, ""
-		s.mu.Unlock()
+		errs = append(errs, s.close())
 	}
 	return errors.Join(errs...)
+}
+
+// Release is Close for the modules of one context. What is asked for afterwards is
+// loaded anew.
+func (l *Loader) Release(cc *cuda.Context) error {
+	l.mu.Lock()
+	var slots []*slot
+	for k, s := range l.slots {
+		if k.ctx == cc.Handle() {
+			slots = append(slots, s)
+			delete(l.slots, k)
+		}
+	}
+	l.mu.Unlock()
+	var errs []error
+	for _, s := range slots {
+		errs = append(errs, s.close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *slot) close() (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mod != nil {
+		err = s.mod.Close()
+	}
+	s.mod, s.fns, s.rung = nil, map[string]*cuda.Function{}, ""
+	return err
 }
 
 // forced is the mode that counts.
@@ -278,7 +302,8 @@ func (l *Loader) load(s *slot, cc *cuda.Context, m kernel.Module) error {
 		}
 		return l.kept(s)
 	}
-	if plain(cc, fail.PTX) {
+	// There is no rung below: what may be of the moment is not taken for the image's fault.
+	if plain(cc, fail.PTX) || passing(fail.PTX) {
 		return fmt.Errorf("ptx: module %s: %w", m.Name(), fail.PTX)
 	}
 	return fail
@@ -301,6 +326,11 @@ func (l *Loader) kept(s *slot) error {
 // plain tells errors that say nothing about the image.
 func plain(cc *cuda.Context, err error) bool {
 	return cc.Err() != nil || errors.Is(err, cuda.ErrOutOfMemory) || errors.Is(err, cuda.ErrClosed)
+}
+
+// passing tells errors that drivers do not answer to an image that they cannot take.
+func passing(err error) bool {
+	return errors.Is(err, cuda.ErrInvalidValue) || errors.Is(err, cuda.ErrUnknown) || errors.Is(err, cuda.ErrDeviceUnavailable)
 }
 
 func (l *Loader) loadCUBIN(s *slot, cc *cuda.Context, m kernel.Module, arch int) error {

@@ -37,8 +37,9 @@ func (m *Machine) ctx() (*context, api.Code) {
 		return nil, api.InvalidContext
 	case c.dead:
 		return nil, api.ContextIsDestroyed
-	case c.fault != api.Success:
-		return nil, c.fault
+	}
+	if code := m.answer(c); code != api.Success {
+		return nil, code
 	}
 	return c, api.Success
 }

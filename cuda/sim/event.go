@@ -30,7 +30,7 @@ func (m *Machine) event(h api.Event) (*event, api.Code) {
 	if e == nil {
 		return nil, api.InvalidHandle
 	}
-	return e, e.ctx.fault
+	return e, m.answer(e.ctx)
 }
 
 func (s seam) EventCreate(flags api.EventFlag) (api.Event, api.Code) {
@@ -60,7 +60,7 @@ func (s seam) EventDestroy(h api.Event) api.Code {
 		return api.InvalidHandle
 	}
 	delete(m.events, h)
-	return e.ctx.fault
+	return m.answer(e.ctx)
 }
 
 func (s seam) EventRecord(h api.Event, sh api.Stream) api.Code {

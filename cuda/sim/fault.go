@@ -67,6 +67,43 @@ func (m *Machine) Lose(gpu int, code cuda.Code) {
 	}
 }
 
+// Fault is a kernel's that shows with the next call that a context answers for, by its
+// stream or event or as the thread's current one: that call answers the code, and
+// so does every later one, on all GPUs. Other calls (cuCtxGetCurrent, cuDeviceGet)
+// do not find out. The code 0 takes back a fault that has not shown.
+func (m *Machine) Fault(code cuda.Code) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.faulting = api.Code(code)
+}
+
+// answer is the context's answer to a call that concerns it.
+func (m *Machine) answer(c *context) api.Code {
+	if m.faulting != api.Success {
+		m.lose(m.faulting)
+		m.faulting = api.Success
+	}
+	return c.fault
+}
+
+// Held is what the machine has given out and not got back.
+type Held struct {
+	Contexts, Streams, Events, Modules int
+	Device, Pinned                     uint64 // bytes, of all GPUs and of the host
+}
+
+// Held counts what is in use now. What was lost with a context counts until the
+// last reference to the context is given up.
+func (m *Machine) Held() Held {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := Held{Contexts: len(m.contexts), Streams: len(m.streams), Events: len(m.events), Modules: len(m.modules), Pinned: m.locked}
+	for _, g := range m.gpus {
+		h.Device += g.used
+	}
+	return h
+}
+
 // Stall keeps a GPU from starting anything that is enqueued from now on, as one
 // that hangs or never gets a turn, until Resume or Close. What is in flight
 // goes on. Enqueueing does not block, waiting does: a thread that waits for the

@@ -23,7 +23,7 @@
 //
 // With Watch a missing wait is an error, whatever the seed, at the call that it
 // should have been in front of: see RaceError. PeerZeros, PeerMirror, PinnedLimit,
-// Lose and Stall make a machine that is broken in ways that real ones are.
+// Fault, Lose and Stall make a machine that is broken in ways that real ones are.
 //
 // The error of a kernel is sticky on every GPU of the process, and for good: no
 // new context gets out of it. So it is on two H200, peers or not.
@@ -97,6 +97,7 @@ type Machine struct {
 	broke    error      // of the first interpreted kernel that failed
 	gates    int        // GPUs that stall
 	opened   *sync.Cond // one of them goes on
+	faulting api.Code   // see Fault
 }
 
 type options struct {
@@ -107,6 +108,7 @@ type options struct {
 	watch        bool
 	watchThreads bool
 	interpret    bool
+	reuse        bool
 	peer         peerFault
 }
 
@@ -123,6 +125,12 @@ func KeepSites() Option { return func(o *options) { o.sites = true } }
 // PinnedLimit bounds the bytes of host memory that can be pinned at a time;
 // beyond it cuMemHostAlloc and cuMemHostRegister answer OUT_OF_MEMORY.
 func PinnedLimit(bytes uint64) Option { return func(o *options) { o.pinnedLimit = bytes } }
+
+// Reuse gives pinned memory, and the contents of device memory, out again as they
+// were given back, by this machine or another one with the option. Fresh memory
+// is zero otherwise, but for what the machine poisons. It is for programs that
+// open machines by the thousand: clearing takes most of the time then.
+func Reuse() Option { return func(o *options) { o.reuse = true } }
 
 // EqualHostPointers makes the device pointer of pinned host memory equal to its
 // host address, as it is on most real machines. Without it they differ, so that

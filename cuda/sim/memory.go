@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -62,6 +63,7 @@ type alloc struct {
 
 	host       unsafe.Pointer // of host memory
 	keep       []byte         // its backing, if it is ours
+	reuse      bool           // see Reuse
 	registered bool
 	flags      api.HostAllocFlag
 	node       *numa
@@ -84,9 +86,9 @@ func (a *alloc) bytes() []byte {
 		return unsafe.Slice((*byte)(a.host), a.n)
 	}
 	if a.buf == nil {
-		a.buf = make([]byte, a.n)
-		for i := range a.buf[:min(a.n, poisonBytes)] {
-			a.buf[i] = poison
+		a.buf = backing(a.n, a.reuse)
+		if !reused(a.n, a.reuse) {
+			paint(a.buf[:min(a.n, poisonBytes)], poison)
 		}
 		if a.tracked {
 			a.written = ptxvm.NewWritten(a.n)
@@ -200,7 +202,83 @@ func (m *Machine) release(a *alloc) {
 	} else {
 		a.g.used -= a.n
 	}
+	giveUp(a.buf, a.reuse)
 	a.buf, a.keep = nil, nil
+}
+
+// The lengths of memory that Reuse keeps. At every step of them a part is poisoned,
+// so that a copy which never came does not look as if it had, by luck.
+const (
+	leastSpare   = 256 << 10
+	mostSpare    = 64 << 20
+	spareStep    = 512 << 10
+	sparePoisons = 32 << 10
+)
+
+// spares are what can be given out again, of all machines.
+var spares struct {
+	sync.Mutex
+	of    map[uint64][][]byte // by length
+	bytes uint64
+}
+
+const maxSpares = 128 << 20 // bytes in all
+
+func reused(n uint64, reuse bool) bool {
+	return reuse && n >= leastSpare && n <= mostSpare && n%pageSize == 0
+}
+
+// backing is n bytes: zero, or with Reuse what they were, but for what is poisoned.
+func backing(n uint64, reuse bool) []byte {
+	if reused(n, reuse) {
+		if b := takeSpare(n); b != nil {
+			for at := uint64(0); at < n; at += spareStep {
+				paint(b[at:min(at+sparePoisons, n)], poison)
+			}
+			return b
+		}
+	}
+	return make([]byte, n)
+}
+
+func giveUp(b []byte, reuse bool) {
+	n := uint64(len(b))
+	if !reused(n, reuse) {
+		return
+	}
+	spares.Lock()
+	defer spares.Unlock()
+	if spares.bytes+n > maxSpares {
+		return
+	}
+	if spares.of == nil {
+		spares.of = map[uint64][][]byte{}
+	}
+	spares.of[n] = append(spares.of[n], b)
+	spares.bytes += n
+}
+
+func takeSpare(n uint64) []byte {
+	spares.Lock()
+	defer spares.Unlock()
+	list := spares.of[n]
+	if len(list) == 0 {
+		return nil
+	}
+	b := list[len(list)-1]
+	list[len(list)-1] = nil
+	spares.of[n] = list[:len(list)-1]
+	spares.bytes -= n
+	return b
+}
+
+func paint(b []byte, v byte) {
+	if len(b) > 0 {
+		b[0] = v
+	}
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
+	}
 }
 
 func (s seam) MemGetInfo() (free, total uint64, code api.Code) {
@@ -229,7 +307,7 @@ func (s seam) MemAlloc(n uint64) (api.Ptr, api.Code) {
 	case n > c.g.spec.MemoryBytes-c.g.used:
 		return 0, api.OutOfMemory
 	}
-	a := &alloc{base: newAddress(n), n: n, ctx: c, g: c.g, site: m.site(), tracked: m.options.interpret}
+	a := &alloc{base: newAddress(n), n: n, ctx: c, g: c.g, site: m.site(), tracked: m.options.interpret, reuse: m.options.reuse}
 	m.insert(a)
 	return a.base, api.Success
 }
@@ -272,9 +350,9 @@ func (s seam) MemHostAlloc(n uint64, flags api.HostAllocFlag) (unsafe.Pointer, a
 		return nil, api.OutOfMemory
 	}
 	m.clock += time.Duration(m.spec.Calls.HostAlloc.Value * float64(n) * 1e3)
-	keep := make([]byte, n+pageSize)
+	keep := backing(n+pageSize, m.options.reuse)
 	off := -uintptr(unsafe.Pointer(unsafe.SliceData(keep))) & (pageSize - 1)
-	a := &alloc{n: n, ctx: c, host: unsafe.Pointer(&keep[off]), keep: keep, flags: flags, site: m.site()}
+	a := &alloc{n: n, ctx: c, host: unsafe.Pointer(&keep[off]), keep: keep, reuse: m.options.reuse, flags: flags, site: m.site()}
 	m.alias(a)
 	m.insert(a)
 	return a.host, api.Success
@@ -323,7 +401,9 @@ func (m *Machine) unpin(a *alloc) {
 			m.drain(g.primary)
 		}
 	}
+	keep := a.keep
 	m.release(a)
+	giveUp(keep, a.reuse)
 }
 
 func (s seam) MemHostRegister(p unsafe.Pointer, n uint64, flags api.HostRegisterFlag) api.Code {

@@ -4,6 +4,7 @@ package sim
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"regexp"
@@ -173,6 +174,55 @@ func paramBytes(list string) int {
 	return n
 }
 
+// reading is what the machine wants to know of PTX.
+type reading struct {
+	version, target int // 10*major + minor; 0 if it does not say
+	entries         []entryPoint
+}
+
+type entryPoint struct {
+	name   string
+	params int // bytes
+}
+
+// readings are kept: the same few texts are loaded again and again, and reading
+// them takes most of the time of loading.
+var readings struct {
+	sync.Mutex
+	of map[[sha256.Size]byte]reading
+}
+
+const maxReadings = 256
+
+func read(ptx []byte) reading {
+	key := sha256.Sum256(ptx)
+	readings.Lock()
+	r, ok := readings.of[key]
+	readings.Unlock()
+	if ok {
+		return r
+	}
+	num := func(b []byte) int { n, _ := strconv.Atoi(string(b)); return n }
+	// A comment becomes a space and keeps its lines apart.
+	text := ptxComment.ReplaceAll(ptx, []byte(" "))
+	if v := ptxVersion.FindSubmatch(text); v != nil {
+		r.version = 10*num(v[1]) + num(v[2])
+	}
+	if t := ptxTarget.FindSubmatch(text); t != nil {
+		r.target = num(t[1])
+	}
+	for _, e := range ptxEntry.FindAllSubmatch(text, -1) {
+		r.entries = append(r.entries, entryPoint{string(e[1]), paramBytes(string(e[2]))})
+	}
+	readings.Lock()
+	defer readings.Unlock()
+	if readings.of == nil || len(readings.of) >= maxReadings {
+		readings.of = map[[sha256.Size]byte]reading{}
+	}
+	readings.of[key] = r
+	return r
+}
+
 // load is what the driver makes of an image: a module, or a code and what its
 // error log says.
 func (m *Machine) load(c *context, image []byte) (*module, api.Code, string) {
@@ -184,28 +234,23 @@ func (m *Machine) load(c *context, image []byte) (*module, api.Code, string) {
 	case image[len(image)-1] != 0:
 		return nil, api.InvalidPTX, "sim: PTX is not terminated by NUL"
 	}
-	// A comment becomes a space and keeps its lines apart.
-	text := ptxComment.ReplaceAll(image[:len(image)-1], []byte(" "))
-	v := ptxVersion.FindSubmatch(text)
-	t := ptxTarget.FindSubmatch(text)
-	if v == nil || t == nil {
+	text := read(image[:len(image)-1])
+	if text.version == 0 || text.target == 0 {
 		return nil, api.InvalidImage, "sim: no .version or .target"
 	}
-	num := func(b []byte) int { n, _ := strconv.Atoi(string(b)); return n }
-	mod := &module{h: api.Module(newHandle()), ctx: c, ptx: 10*num(v[1]) + num(v[2]), entry: map[string]*function{}}
+	mod := &module{h: api.Module(newHandle()), ctx: c, ptx: text.version, entry: map[string]*function{}}
 	if most := ptxOf(m.spec.DriverVersion); mod.ptx > most {
-		return nil, api.UnsupportedPTXVersion, fmt.Sprintf("sim: Unsupported .version %s.%s; current version is '%d.%d'", v[1], v[2], most/10, most%10)
+		return nil, api.UnsupportedPTXVersion, fmt.Sprintf("sim: Unsupported .version %d.%d; current version is '%d.%d'", mod.ptx/10, mod.ptx%10, most/10, most%10)
 	}
-	if sm := 10*c.g.spec.ComputeMajor + c.g.spec.ComputeMinor; num(t[1]) > sm {
-		return nil, api.InvalidPTX, fmt.Sprintf("sim: .target sm_%s is above sm_%d", t[1], sm)
+	if sm := 10*c.g.spec.ComputeMajor + c.g.spec.ComputeMinor; text.target > sm {
+		return nil, api.InvalidPTX, fmt.Sprintf("sim: .target sm_%d is above sm_%d", text.target, sm)
 	}
-	for _, e := range ptxEntry.FindAllSubmatch(text, -1) {
-		name := string(e[1])
-		k, ok := findKernel(name)
+	for _, e := range text.entries {
+		k, ok := findKernel(e.name)
 		if !ok && !m.options.interpret {
-			return nil, api.InvalidPTX, fmt.Sprintf("sim: no Go function stands for entry %s", name)
+			return nil, api.InvalidPTX, fmt.Sprintf("sim: no Go function stands for entry %s", e.name)
 		}
-		mod.entry[name] = &function{h: api.Function(newHandle()), name: name, mod: mod, params: paramBytes(string(e[2])), k: k}
+		mod.entry[e.name] = &function{h: api.Function(newHandle()), name: e.name, mod: mod, params: e.params, k: k}
 	}
 	if m.options.interpret {
 		if err := m.interpreted(mod, string(image[:len(image)-1])); err != nil {
@@ -280,7 +325,7 @@ func (s seam) ModuleGetFunction(h api.Module, name string) (api.Function, api.Co
 	if f == nil {
 		return 0, api.NotFound
 	}
-	return f.h, mod.ctx.fault
+	return f.h, m.answer(mod.ctx)
 }
 
 func (s seam) FuncGetAttribute(a api.FunctionAttribute, h api.Function) (int, api.Code) {
@@ -292,6 +337,9 @@ func (s seam) FuncGetAttribute(a api.FunctionAttribute, h api.Function) (int, ap
 	f := m.funcs[h]
 	if f == nil {
 		return 0, api.InvalidHandle
+	}
+	if code := m.answer(f.mod.ctx); code != api.Success {
+		return 0, code
 	}
 	switch a {
 	case api.FuncMaxThreadsPerBlock:

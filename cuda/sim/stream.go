@@ -59,7 +59,7 @@ func (m *Machine) stream(h api.Stream) (*stream, api.Code) {
 	if s == nil {
 		return nil, api.InvalidHandle
 	}
-	return s, s.ctx.fault
+	return s, m.answer(s.ctx)
 }
 
 func (s seam) StreamCreate(flags api.StreamFlag) (api.Stream, api.Code) {
@@ -101,7 +101,7 @@ func (s seam) StreamDestroy(h api.Stream) api.Code {
 	if !m.done(st.tail) {
 		st.ctx.gone = append(slices.DeleteFunc(st.ctx.gone, func(o *stream) bool { return m.done(o.tail) }), st)
 	}
-	return st.ctx.fault
+	return m.answer(st.ctx)
 }
 
 // mayWait answers a call that waits for a stream or asks after it: never for

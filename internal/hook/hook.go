@@ -23,4 +23,8 @@ var (
 	// the *cuda.Context that the call ran on, or nil; a sticky code is kept as
 	// the cause of its loss.
 	Error func(driver any, ctx any, op string, c api.Code) error
+	// Lose keeps a code that a seam call answered as the cause of the loss of ctx,
+	// a *cuda.Context, whatever the code: for who knows that every call on the
+	// context answers it. A first cause stays.
+	Lose func(driver any, ctx any, op string, c api.Code)
 )

@@ -33,12 +33,13 @@ type Tap struct {
 
 var _ api.Driver = (*Tap)(nil)
 
-// A rule ends calls before they reach the driver.
+// A rule ends calls before they reach the driver, or does something in front of them.
 type rule struct {
 	only  method // or methods, for any
 	left  int    // calls to let pass before; the rule acts when it is 0
 	every bool   // act on each call from then on, not once
 	code  api.Code
+	do    func() // what to do in front of the call, which then goes on; nil to end it
 	hits  int
 }
 
@@ -74,8 +75,8 @@ func (t *Tap) Counts() map[string]uint64 {
 	return m
 }
 
-// Reset sets all counters to 0, forgets the log, and takes back what Fail, Skip
-// and Log asked for.
+// Reset sets all counters to 0, forgets the log, and takes back what Fail, Skip,
+// At, Each and Log asked for.
 func (t *Tap) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,11 +107,22 @@ func (t *Tap) Skip(name string, k int) *Rule { return t.add(name, k, api.Success
 // SkipFrom is Skip for the k-th call and all that follow it.
 func (t *Tap) SkipFrom(name string, k int) *Rule { return t.add(name, k, api.Success, true) }
 
+// At calls f in front of the k-th call from now, on the thread that makes it, and
+// lets the call pass. f may call the driver behind the tap.
+func (t *Tap) At(name string, k int, f func()) *Rule { return t.put(name, k, &rule{do: f}) }
+
+// Each calls f in front of each call from now, as At does.
+func (t *Tap) Each(f func()) *Rule { return t.put("", 1, &rule{do: f, every: true}) }
+
 func (t *Tap) add(name string, k int, code api.Code, every bool) *Rule {
+	return t.put(name, k, &rule{every: every, code: code})
+}
+
+func (t *Tap) put(name string, k int, r *rule) *Rule {
 	if k < 1 {
 		panic(fmt.Sprintf("tap: calls count from 1, not %d", k))
 	}
-	r := &rule{only: methods, left: k - 1, every: every, code: code}
+	r.only, r.left = methods, k-1
 	if name != "" {
 		r.only = find(name)
 	}
@@ -121,7 +133,7 @@ func (t *Tap) add(name string, k int, code api.Code, every bool) *Rule {
 	return &Rule{t, r}
 }
 
-// A Rule is what Fail and Skip put in place.
+// A Rule is what Fail, Skip, At and Each put in place.
 type Rule struct {
 	t *Tap
 	r *rule
@@ -177,6 +189,15 @@ func (t *Tap) enter(m method) (c api.Code, stop bool) {
 }
 
 func (t *Tap) consult(m method) (c api.Code, stop bool) {
+	c, stop, do := t.rule(m)
+	for _, f := range do {
+		f()
+	}
+	return c, stop
+}
+
+// rule asks the rules after a call.
+func (t *Tap) rule(m method) (c api.Code, stop bool, do []func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.logOn {
@@ -191,11 +212,14 @@ func (t *Tap) consult(m method) (c api.Code, stop bool) {
 			continue
 		}
 		r.hits++
-		if !stop {
+		switch {
+		case r.do != nil:
+			do = append(do, r.do)
+		case !stop:
 			c, stop = r.code, true
 		}
 	}
-	return c, stop
+	return c, stop, do
 }
 
 func find(name string) method {
