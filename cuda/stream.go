@@ -270,15 +270,15 @@ func (st *contextState) destroy(op string, f func(api.Driver) api.Code) (err err
 }
 
 // destroyPortable is destroy of what is no context's own: pinned host memory. If
-// the context is lost, another one of the driver's does it.
+// the context is lost, or its GPU, another one of the driver's does it.
 func (st *contextState) destroyPortable(op string, f func(api.Driver) api.Code) error {
-	done := false
+	done, gone := false, false
 	err := st.destroy(op, func(d api.Driver) api.Code {
 		c := f(d)
-		done = c == api.Success
+		done, gone = c == api.Success, c == api.Unknown || c == api.DeviceUnavailable
 		return c
 	})
-	if done || st.lost.Load() == nil {
+	if done || st.lost.Load() == nil && !gone {
 		return err
 	}
 	d := st.d

@@ -199,7 +199,7 @@ func (b *block) free(g *Group) (err error) {
 			return nil
 		}
 		e := g.callError("close", r, call, c)
-		if r.cc.Err() == nil {
+		if r.cc.Err() == nil && c != api.Unknown && c != api.DeviceUnavailable { // as a GPU that is lost answers
 			return e
 		}
 		if err == nil {

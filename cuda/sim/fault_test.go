@@ -268,3 +268,46 @@ func TestManyMachinesAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// Fault shows with the next call that a context answers for, and not before.
+func TestFaultShowsWithTheNextCall(t *testing.T) {
+	m, err := Open("2x4090")
+	require.NoError(t, err)
+	r := newRigOf(t, m)
+	s := r.stream(0)
+	m.Fault(cuda.ErrLaunchFailed)
+	m.Fault(0)
+	r.ok(r.d.StreamSynchronize(s))
+	m.Fault(cuda.ErrLaunchFailed)
+	_, code := r.d.CtxGetCurrent()
+	r.ok(code)
+	r.is(api.LaunchFailed, r.d.StreamQuery(s))
+	r.is(api.LaunchFailed, r.d.StreamSynchronize(s))
+	r.use(1)
+	r.is(api.LaunchFailed, r.d.CtxSynchronize())
+}
+
+// Held follows what is given out and given back.
+func TestHeld(t *testing.T) {
+	m, err := Open("2x4090")
+	require.NoError(t, err)
+	cc, err := m.Driver().Device(0)
+	require.NoError(t, err)
+	require.Equal(t, Held{}, m.Held())
+	c, err := cc.Primary()
+	require.NoError(t, err)
+	d, err := c.Alloc(1000)
+	require.NoError(t, err)
+	h, err := c.HostAlloc(4096, 0)
+	require.NoError(t, err)
+	s, err := c.NewStream()
+	require.NoError(t, err)
+	e, err := c.NewEvent(0)
+	require.NoError(t, err)
+	require.Equal(t, Held{Contexts: 1, Streams: 1, Events: 1, Device: 1000, Pinned: 4096}, m.Held())
+	for _, x := range []interface{ Close() error }{d, h, s, e, c} {
+		require.NoError(t, x.Close())
+	}
+	require.Equal(t, Held{}, m.Held())
+	require.NoError(t, m.Close())
+}

@@ -193,3 +193,23 @@ func TestIdleTapAllocatesNothing(t *testing.T) {
 	var d api.Driver = New(quiet{})
 	require.Zero(t, testing.AllocsPerRun(100, func() { d.StreamQuery(1) }))
 }
+
+// TestInFrontOfCalls: At and Each see the call that is to come, which passes.
+func TestInFrontOfCalls(t *testing.T) {
+	tp := New(&void{})
+	before, all := -1, 0
+	rule := tp.At("MemAlloc", 2, func() { before = int(tp.Total()) })
+	each := tp.Each(func() { all++ })
+	for range 3 {
+		p, c := tp.MemAlloc(1)
+		require.Zero(t, c)
+		require.Equal(t, api.Ptr(4096), p)
+	}
+	require.Equal(t, 2, before)
+	require.Equal(t, 1, rule.Hits())
+	require.Equal(t, 3, all)
+	require.Equal(t, 3, each.Hits())
+	each.Remove()
+	_, _ = tp.MemAlloc(1)
+	require.Equal(t, 3, all)
+}
