@@ -22,6 +22,7 @@ const conditions = `
 What would have to be true for the better end: links that carry both ways at full rate, memory that gives DMA four fifths of its peak, and
 driver calls and small copies that cost no more than on the H200 host from which the model has them. With eight ranks and one thread that
 enqueues for all, the calls are most of the time up to about 1 MiB, so that a slower processor moves those rows and the variants do not.
+Below some MiB the model has NCCL ahead on this machine.
 
 What would make it the worse end, or worse: copies from a GPU that starve those to it (the model lets both lose alike; NVIDIA/nvbandwidth#15 has
 11.2 to 16 GB/s to RTX 4090 cards while bytes come from them, of 24 to 26 alone), a host that gives DMA less than three fifths of its memory's peak, or one
