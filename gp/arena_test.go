@@ -12,6 +12,7 @@ import (
 // TestArena hands out random regions and holds every byte of each to this: who
 // used it last is waited for, or has been waited for by one who is.
 func TestArena(t *testing.T) {
+	t.Parallel()
 	const size = 1 << 20
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 1))

@@ -414,6 +414,7 @@ func TestClosedGroup(t *testing.T) {
 // TestCapturedStreams: a stream that is being captured is refused, and neither
 // that nor anything else the group does spoils the capture.
 func TestCapturedStreams(t *testing.T) {
+	gputest.Parallel(t)
 	each(t, func(t *testing.T, d *cuda.Driver) {
 		runtime.LockOSThread() // a capture ends on the thread where it began
 		defer runtime.UnlockOSThread()

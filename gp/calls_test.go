@@ -16,6 +16,7 @@ import (
 // time of small messages. How often a wait asks is a matter of time, so only one
 // that finds the work done is counted.
 func TestDriverCalls(t *testing.T) {
+	gputest.Parallel(t)
 	each(t, func(t *testing.T, d *cuda.Driver) {
 		for _, c := range []struct {
 			name    string

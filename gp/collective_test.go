@@ -14,6 +14,7 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 	"github.com/geforce-p2p/geforce-p2p/gp"
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
+	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 )
 
@@ -133,6 +134,7 @@ var reduceAlgorithms = []gp.Algorithm{gp.AlgorithmRing, gp.AlgorithmRingZeroCopy
 const fewer = testenv.Race
 
 func TestAllReduce(t *testing.T) {
+	gputest.Parallel(t)
 	for _, ranks := range []int{2, 3, 4} {
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
 			each(t, func(t *testing.T, d *cuda.Driver) {
@@ -164,6 +166,7 @@ func TestAllReduce(t *testing.T) {
 }
 
 func TestAllReduceLarge(t *testing.T) {
+	gputest.Parallel(t)
 	const n = 1<<20 + 3
 	for _, ranks := range []int{2, 3} {
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
@@ -189,6 +192,7 @@ func TestAllReduceLarge(t *testing.T) {
 // TestMinMaxSpecials: NaN wins in whatever order, as its canonical bits, and -0
 // lies below +0, on every rank and for every permutation of ranks.
 func TestMinMaxSpecials(t *testing.T) {
+	gputest.Parallel(t)
 	each(t, func(t *testing.T, d *cuda.Driver) {
 		for _, ranks := range []int{2, 4} {
 			g := group(t, d, ranks)
@@ -254,6 +258,7 @@ func element(typ gp.Type, v uint64) []byte {
 }
 
 func TestAllGather(t *testing.T) {
+	gputest.Parallel(t)
 	for _, ranks := range []int{2, 3, 4} {
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
 			each(t, func(t *testing.T, d *cuda.Driver) {

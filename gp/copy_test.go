@@ -12,6 +12,7 @@ import (
 
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 	"github.com/geforce-p2p/geforce-p2p/gp"
+	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 )
 
 // A placement says which streams order the two buffers of a copy.
@@ -30,6 +31,7 @@ var placements = []placement{
 // writing the source and work that overwrites both ends right after: many of
 // them back to back through the same few slots, without a wait in between.
 func TestStagedCopyOrder(t *testing.T) {
+	gputest.Parallel(t)
 	for _, c := range []struct {
 		chunk, rounds int
 	}{
@@ -124,6 +126,7 @@ func copyOrder(t *testing.T, d *cuda.Driver, p placement, chunk, rounds int, edi
 // it has to wait for the one before. The legacy default streams of two GPUs
 // have one handle and no order between them.
 func TestOneChunkCopies(t *testing.T) {
+	gputest.Parallel(t)
 	const n, copies = 600<<10 + 1, 6
 	for _, p := range placements {
 		t.Run(p.name, func(t *testing.T) {

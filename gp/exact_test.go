@@ -13,6 +13,7 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/cuda/sim"
 	"github.com/geforce-p2p/geforce-p2p/gp"
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
+	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 )
 
 // inRankOrder are the algorithms that fold in the order of the ranks.
@@ -73,6 +74,7 @@ func (f *folder) fold(alg gp.Algorithm, typ gp.Type, op gp.Op, n int) []byte {
 // bits as each other, on every rank and in every run, whichever of their kernels
 // it is.
 func TestSameBits(t *testing.T) {
+	gputest.Parallel(t)
 	for _, ranks := range []int{2, 3, 5, 8} {
 		const n = 41 * 8
 		const large = 112 << 10 // more than goes in words that carry their flags
@@ -143,6 +145,7 @@ func (h half) encode(v []float32) (b []byte) {
 // TestSumsOfHalves holds sums of 16-bit floats to the exact ones: half an ulp for
 // the rounding at the end, and what float32 loses on the way.
 func TestSumsOfHalves(t *testing.T) {
+	gputest.Parallel(t)
 	const n = 400
 	for _, ranks := range []int{2, 3, 4, 5, 8} {
 		f := newFolder(t, ranks, 2*n)
@@ -208,6 +211,7 @@ func TestSumOfBFloat16ByEight(t *testing.T) {
 // TestAverageNearTheEnd: an average of numbers near the largest is none the worse
 // for their sum being beyond it.
 func TestAverageNearTheEnd(t *testing.T) {
+	gputest.Parallel(t)
 	const n = 64
 	for _, ranks := range []int{1, 2, 3, 4, 5, 8} {
 		f := newFolder(t, ranks, 2*n)
@@ -277,6 +281,7 @@ func least(typ gp.Type, op gp.Op, vs []uint64) uint64 {
 // TestMinMaxOfExtremes: whatever ranks the extremes of a type are on, each rank
 // gets the same bits by every algorithm.
 func TestMinMaxOfExtremes(t *testing.T) {
+	gputest.Parallel(t)
 	for _, ranks := range []int{2, 3, 5, 8} {
 		f := newFolder(t, ranks, 8*1024)
 		r := generator(t.Name(), ranks)

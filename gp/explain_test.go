@@ -17,6 +17,7 @@ import (
 // TestExplain: an explanation enqueues nothing, and its figures are those of the
 // call that follows.
 func TestExplain(t *testing.T) {
+	gputest.Parallel(t)
 	each(t, func(t *testing.T, d *cuda.Driver) {
 		tapped, tp := gputest.Tapped(t, d)
 		o := options(t, tapped, 3)

@@ -123,6 +123,7 @@ func within(t testing.TB, what string, f func()) {
 // too. It answers with the name of the call and leaves a group that either works or
 // says why it does not, Close frees everything, and a new group works.
 func TestEveryCallMayFail(t *testing.T) {
+	gputest.Parallel(t)
 	for _, v := range victims {
 		t.Run(v.name, func(t *testing.T) {
 			each(t, func(t *testing.T, d *cuda.Driver) {

@@ -13,6 +13,7 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/gp"
 	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
 	"github.com/geforce-p2p/geforce-p2p/internal/api"
+	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 )
@@ -179,6 +180,7 @@ func sub(bufs []gp.Buffer, n int) (s []gp.Buffer) {
 
 // TestOddRows: parts of odd lengths, at odd distances, by strided copies.
 func TestOddRows(t *testing.T) {
+	gputest.Parallel(t)
 	for _, ranks := range []int{3, 4, 5} {
 		t.Run(fmt.Sprint(ranks), func(t *testing.T) {
 			g := group(t, machineOf(t, "2x4090"), ranks)

@@ -10,12 +10,14 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/cuda/sim"
 	"github.com/geforce-p2p/geforce-p2p/gp"
 	"github.com/geforce-p2p/geforce-p2p/internal/dtype"
+	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 )
 
 // The group on machines that run the kernels' PTX in place of their twins: every
 // collective by every algorithm, small sizes.
 func TestInterpreted(t *testing.T) {
+	gputest.Parallel(t)
 	for _, ranks := range []int{2, 3} {
 		if fewer && ranks > 2 {
 			continue

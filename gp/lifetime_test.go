@@ -195,6 +195,7 @@ func TestClosedStream(t *testing.T) {
 
 // TestPlanCacheIsBounded: many-stepped plans push older ones out.
 func TestPlanCacheIsBounded(t *testing.T) {
+	gputest.Parallel(t)
 	g := simulatedGroup(t, machine(t).Driver(), slog.DiscardHandler)
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -110,6 +110,7 @@ func (c explained) counted(t testing.TB, g *gp.Group, tp *tap.Tap, o gp.CallOpti
 // driver does. From four ranks on all wait for all through one event, so the count
 // begins there. Peer copies are one for each pair, and only the other calls grow so.
 func TestCallsGrowLinearly(t *testing.T) {
+	gputest.Parallel(t)
 	if fewer {
 		t.Skip("one thread, and nothing that other tests do not do")
 	}

@@ -37,6 +37,7 @@ func peerOptions(t testing.TB, n int) gp.Options {
 // TestEveryPairOfTypeAndReduction does, on GPUs that no two ranks share, the pairs
 // of type and reduction that TestOperations leaves out.
 func TestEveryPairOfTypeAndReduction(t *testing.T) {
+	gputest.Parallel(t)
 	sizes := []int{1, 2, 3, 7, 17, 255}
 	for _, ranks := range []int{3, 4, 5, 8} {
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {

@@ -463,6 +463,7 @@ func (m *mix) checkAll() {
 // from the least to one with room for areas. GP_SOAK is how many times as many
 // programs there are, and GP_SEED makes a run again.
 func TestMixes(t *testing.T) {
+	gputest.Parallel(t)
 	seed := number(t, "GP_SEED", rand.Uint64())
 	t.Logf("GP_SEED=%d", seed)
 	const each, calls = 50, 4

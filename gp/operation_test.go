@@ -12,6 +12,7 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/cuda"
 	"github.com/geforce-p2p/geforce-p2p/gp"
 	"github.com/geforce-p2p/geforce-p2p/gp/internal/plan"
+	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 )
 
 // roomy is pinned memory with room for areas.
@@ -221,6 +222,7 @@ func operations(ranks int) (cs []operation) {
 // TestOperations runs every collective, algorithm, type and reduction at odd
 // sizes against the host.
 func TestOperations(t *testing.T) {
+	gputest.Parallel(t)
 	for _, ranks := range []int{1, 2, 3, 4, 5, 8} {
 		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
 			each(t, func(t *testing.T, d *cuda.Driver) {
@@ -265,6 +267,7 @@ func TestOperations(t *testing.T) {
 // two to a GPU. On one GPU their kernels may not run at once: then there are none
 // that wait for each other, and no other algorithm minds.
 func TestSixteenRanks(t *testing.T) {
+	gputest.Parallel(t)
 	const ranks = gp.MaxRanks
 	each(t, func(t *testing.T, d *cuda.Driver) {
 		if d.Modelled() {

@@ -75,6 +75,7 @@ func routes(t testing.TB, g *gp.Group, o gp.CallOptions) (there, back string) {
 }
 
 func TestRoutes(t *testing.T) {
+	gputest.Parallel(t)
 	peered(t, func(t *testing.T, d *cuda.Driver) {
 		for _, c := range []struct {
 			mode  gp.P2PMode

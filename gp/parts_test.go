@@ -9,12 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/geforce-p2p/geforce-p2p/gp"
+	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 )
 
 // TestExchangeInParts: an operation that is longer than the areas hold is done by
 // as few exchanges, one behind the other, as they do hold, and beyond a number of
 // them not at all.
 func TestExchangeInParts(t *testing.T) {
+	gputest.Parallel(t)
 	for name, machine := range places {
 		t.Run(name, func(t *testing.T) {
 			const ranks, budget = 3, 12 << 20 // areas of some 2 MiB

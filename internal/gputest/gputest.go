@@ -36,6 +36,15 @@ func Hardware(t testing.TB) *cuda.Driver {
 	return nil
 }
 
+// Parallel has a test run beside others of its package (t.Parallel) where there is
+// no GPU: simulated machines share nothing, and what a real one is asked at once
+// by several tests is nobody's plan.
+func Parallel(t *testing.T) {
+	if _, err := hardware(); err != nil && absent(err) {
+		t.Parallel()
+	}
+}
+
 // absent tells whether an error of cuda.Open means that there is no GPU to test
 // on, rather than that one does not work.
 func absent(err error) bool {
