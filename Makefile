@@ -43,6 +43,7 @@ readme-figures:
 	$(GO) run ./bench/figures
 
 soak:
+	GP_SOAK=1 CGO_ENABLED=0 $(GO) test -count=1 -timeout 6h -run '^TestEveryCallFailsOnce$$' ./gp
 	FUZZTIME=5m .ci/run fuzz
 	CGO_ENABLED=0 $(GO) test -gcflags='all=-N -l' ./...
 	GP_SOAK=10 CGO_ENABLED=0 $(GO) test -count=1 -timeout 2h -run '^TestMixes$$' ./gp
