@@ -230,7 +230,12 @@ func (d *direct) size(bytes uint64, per int, fill, copies float64) error {
 		row = min(max(chunk/uint64(per)/quantum*quantum, quantum), longest)
 		used = int(min(uint64(slots), ceilDiv(longest, row)))
 		if posting {
-			d.posts = int(min(postSlots, ceilDiv(longest, row)))
+			d.posts = postSlots
+			if ceilDiv(longest, row) < postSlots {
+				// The first segments may be short ones, and so more than that. Fewer
+				// slots than segments must be a multiple of batchSegments.
+				d.posts = min(postSlots, len(d.lengths(bytes, row)))
+			}
 		}
 		return row, used
 	}
@@ -264,13 +269,19 @@ func (d *direct) size(bytes uint64, per int, fill, copies float64) error {
 	return nil
 }
 
+// lengths cuts a buffer of so many bytes into segments of a row for every rank.
+func (d *direct) lengths(bytes, row uint64) []uint64 {
+	n := uint64(d.Ranks)
+	return cut(bytes, row*n, quantum*n, d.Ranks > 2)
+}
+
 // spread cuts a buffer of so many bytes, the same on all ranks, into segments
 // and those into shards. The last segment is a batch by itself: what is fetched
 // while it is folded is of the batch before.
 func (d *direct) spread(bytes uint64) {
 	n := uint64(d.Ranks)
 	size := uint64(d.Type.Size())
-	lengths := cut(bytes, d.row*n, quantum*n, d.Ranks > 2)
+	lengths := d.lengths(bytes, d.row)
 	lo := uint64(0)
 	for first := 0; first < len(lengths); {
 		last := first

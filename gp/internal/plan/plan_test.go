@@ -380,6 +380,26 @@ func TestLargePlans(t *testing.T) {
 	}
 }
 
+// Pipelines of few segments have fewer slots of results than longer ones, and their
+// first segments are short ones, so that there are more of them than rows that hold
+// the buffer.
+func TestSlotsOfResultsHoldPairs(t *testing.T) {
+	const host, scratch = 64 << 20, 64 << 20
+	for _, c := range []struct {
+		ranks int
+		chunk uint64
+	}{{3, 4 << 20}, {4, 2 << 20}, {5, 8 << 20}} {
+		for sixteenths := uint64(8); sixteenths <= 7*16; sixteenths += 4 {
+			a := Args{Ranks: c.ranks, Count: sixteenths*c.chunk/64 + sixteenths%3, Type: dtype.Float32, Chunk: c.chunk, HostBudget: host, ScratchBudget: scratch}
+			for _, plan := range []func(Args) (*Plan, error){DirectAllReduce, DirectReduce} {
+				p, err := plan(a)
+				require.NoError(t, err)
+				require.NoError(t, CheckBudget(p, host, scratch), "%+v", a)
+			}
+		}
+	}
+}
+
 // TestRandomPlans draws everything at random, tiny budgets among it. A plan
 // may be refused only for its budget.
 func TestRandomPlans(t *testing.T) {
