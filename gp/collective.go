@@ -459,17 +459,13 @@ func kernelKind(c *call, alg Algorithm, bytes uint64) kernel.Kind {
 		return kernel.Gather
 	case alg == AlgorithmOneShot:
 		return kernel.OneShot
-	case alg == AlgorithmTwoShot && bytes <= maxLL:
+	case alg == AlgorithmTwoShot && bytes <= kernel.MaxLL:
 		return kernel.TwoShotLL
 	case alg == AlgorithmTwoShot:
 		return kernel.TwoShot
 	}
 	return 0
 }
-
-// maxLL is the bytes up to which words that carry their own flags beat data and
-// a flag behind it, in spite of twice the traffic.
-const maxLL = 32 << 10
 
 // choose takes the algorithm that is asked for, or the one that the cost model
 // has for the fastest. The group's lock is held.

@@ -32,7 +32,7 @@ func (g *Group) ranking(op collective, bytes uint64) []estimate {
 		return r
 	}
 	var es []estimate
-	c := plan.Costs{Rate: g.rate, Share: g.share, PerCopy: g.opts.PerCopy, HostBudget: g.ranks[0].pinned.size, Block: g.oneBlock}
+	c := plan.Costs{Rate: g.rate, Share: g.share, PerCopy: g.opts.PerCopy, HostBudget: g.ranks[0].pinned.size, Area: g.area(), Block: g.oneBlock}
 	if g.allPeers {
 		c.Peer = g.peerRate
 	}

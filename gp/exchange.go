@@ -97,9 +97,6 @@ func (g *Group) area() uint64 {
 // hasAreas tells whether the areas hold any exchange at all.
 func (g *Group) hasAreas() bool { return g.fits(kernel.OneShot, 1) }
 
-// maxExchangeParts is how many exchanges, one behind the other, do one operation.
-const maxExchangeParts = 8
-
 // exchangePart is the bytes of each exchange by which an operation of so many is
 // done: all of them if the areas hold that, or else, of a kind whose elements do
 // not depend on each other, equal parts that they do hold. 0 if that is too many.
@@ -107,7 +104,7 @@ func (g *Group) exchangePart(k kernel.Kind, bytes uint64) uint64 {
 	const align = 256
 	parts := uint64(1)
 	if k == kernel.TwoShot {
-		parts = maxExchangeParts
+		parts = kernel.MaxParts
 	}
 	for n := uint64(1); n <= parts && bytes > 0; n++ {
 		part := bytes

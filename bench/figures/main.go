@@ -264,6 +264,7 @@ func parse(raw []byte) (r record, err error) {
 	if b.Multi != nil {
 		// The bundle's own measurements are of ranks that share a card; here each has
 		// one.
+		r.taken = max(r.taken, b.Multi.Date)
 		r.addMulti(b.Multi)
 	} else {
 		r.addMeasured(&b)
@@ -465,6 +466,7 @@ func (r *record) addMeasured(b *bundle) {
 
 // multi is what bench/multi has measured on several GPUs, P2P denied.
 type multi struct {
+	Date   string   `json:"date"`
 	Links  []result `json:"links"`
 	Copies []struct {
 		Ways   int    `json:"ways"`

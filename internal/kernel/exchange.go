@@ -33,6 +33,13 @@ var kindNames = [...]string{
 // Kinds lists all of them.
 var Kinds = []Kind{OneShot, TwoShotLL, TwoShot, Gather, Handshake, EchoWords, EchoBulk}
 
+// MaxLL is the bytes up to which an all_reduce in two shots is better off with words
+// that carry their own flags, in spite of twice the traffic, than in bulk.
+const MaxLL = 32 << 10
+
+// MaxParts is how many exchanges, one behind the other, do one operation at most.
+const MaxParts = 8
+
 // Valid tells whether k is one of the kinds.
 func (k Kind) Valid() bool { return k >= OneShot && k <= EchoBulk }
 

@@ -5,6 +5,8 @@ package plan
 import (
 	"math"
 	"time"
+
+	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
 )
 
 // Costs is what a collective's time is estimated from. A field that is not
@@ -14,9 +16,10 @@ type Costs struct {
 	// what a rank's direct path to others does; Peer 0: none.
 	Rate, Peer float64
 	// DMA is the part of Rate that copies reach each way while both are busy, Kernel
-	// what kernels do which read and write mapped host memory in turn.
-	DMA, Kernel float64
-	Share       int // ranks on one link
+	// what kernels do which read and write mapped host memory in turn, and Bulk what
+	// they do at the same time.
+	DMA, Kernel, Bulk float64
+	Share             int // ranks on one link
 	// What a driver call costs the thread that makes it: a copy, a launch, a
 	// record or wait.
 	Copy, Launch, Call time.Duration
@@ -24,30 +27,32 @@ type Costs struct {
 	// fenced, its events, and the way of the first copy.
 	Begin time.Duration
 	// PerCopy is what a piece costs on its way out and in, on top of its bytes;
-	// Hop what it takes until another rank sees that something is there; Flag what
-	// fences and polls take of a kernel's exchange by bulk flags, for each rank.
-	PerCopy, Hop, Flag time.Duration
-	// Chunk and the budgets are those of Args.
-	Chunk, HostBudget uint64
-	Block             bool
+	// Hop what it takes until another rank sees that something is there. A kernel's
+	// exchange by bulk flags has rounds of a step each, and a GPU serves the fences of
+	// all blocks one after another.
+	PerCopy, Hop, Step, Fence time.Duration
+	// Chunk and the budgets are those of Args. Area is the bytes of a rank's area for
+	// exchanges; 0: any message fits.
+	Chunk, HostBudget, Area uint64
+	Block                   bool
 }
 
 // DefaultCosts was measured on one PCIe 5.0 x16 card, but for the rate.
 var DefaultCosts = Costs{
-	Rate: DefaultRate, DMA: 0.78, Kernel: 0.9, Share: 1,
+	Rate: DefaultRate, DMA: 0.78, Kernel: 0.9, Bulk: 0.6, Share: 1,
 	Copy: 3 * time.Microsecond, Launch: 5800 * time.Nanosecond, Call: 300 * time.Nanosecond, Begin: 3 * time.Microsecond,
-	PerCopy: DefaultPerCopy, Hop: 4 * time.Microsecond, Flag: 4 * time.Microsecond,
+	PerCopy: DefaultPerCopy, Hop: 4 * time.Microsecond, Step: 7200 * time.Nanosecond, Fence: 640 * time.Nanosecond,
 }
 
 func (c Costs) filled() Costs {
 	d := DefaultCosts
-	for _, f := range []struct{ have, def *float64 }{{&c.Rate, &d.Rate}, {&c.DMA, &d.DMA}, {&c.Kernel, &d.Kernel}} {
+	for _, f := range []struct{ have, def *float64 }{{&c.Rate, &d.Rate}, {&c.DMA, &d.DMA}, {&c.Kernel, &d.Kernel}, {&c.Bulk, &d.Bulk}} {
 		if !(*f.have > 0) {
 			*f.have = *f.def
 		}
 	}
 	for _, f := range []struct{ have, def *time.Duration }{
-		{&c.Copy, &d.Copy}, {&c.Launch, &d.Launch}, {&c.Call, &d.Call}, {&c.Begin, &d.Begin}, {&c.PerCopy, &d.PerCopy}, {&c.Hop, &d.Hop}, {&c.Flag, &d.Flag},
+		{&c.Copy, &d.Copy}, {&c.Launch, &d.Launch}, {&c.Call, &d.Call}, {&c.Begin, &d.Begin}, {&c.PerCopy, &d.PerCopy}, {&c.Hop, &d.Hop}, {&c.Step, &d.Step}, {&c.Fence, &d.Fence},
 	} {
 		if *f.have <= 0 {
 			*f.have = *f.def
@@ -98,8 +103,14 @@ func Estimate(algorithm, op string, ranks int, bytes uint64, c Costs) (time.Dura
 		if op != "all_reduce" {
 			return 0, false
 		}
-		moved := share * (1 + 2*others/n) * s / (c.Rate * c.Kernel)
-		seconds = n*c.Launch.Seconds() + 2*c.Hop.Seconds() + min(2*moved, moved+n*c.Flag.Seconds())
+		if bytes <= kernel.MaxLL {
+			seconds = n*c.Launch.Seconds() + 2*c.Hop.Seconds() + 2*share*(1+2*others/n)*s/(c.Rate*c.Kernel)
+			break
+		}
+		parts, rounds, blocks := c.exchange(ranks, int(share), bytes)
+		step := max(c.Step.Seconds(), blocks*share*c.Fence.Seconds())
+		moved := share * max(1, 2*others/n) * s / (c.Rate * c.Bulk)
+		seconds = n*c.Launch.Seconds() + c.Hop.Seconds() + max(parts*(rounds+2)*step, moved*(1+1/rounds))
 	case "ring", "ring_zero_copy":
 		var steps, folds float64
 		switch op {
@@ -175,6 +186,18 @@ func Estimate(algorithm, op string, ranks int, bytes uint64, c Costs) (time.Dura
 		return 0, false
 	}
 	return time.Duration(seconds * float64(time.Second)), true
+}
+
+// exchange is in how many parts a two-shot exchange in bulk is done, in how many
+// rounds each, and with how many blocks.
+func (c *Costs) exchange(ranks, share int, bytes uint64) (parts, rounds, blocks float64) {
+	n, part := uint64(1), bytes
+	for n < kernel.MaxParts && c.Area > 0 && kernel.AreaNeed(kernel.TwoShot, part, ranks) > c.Area {
+		n++
+		part = (bytes + n - 1) / n
+	}
+	grid, threads := kernel.ExchangeShape(kernel.TwoShot, part, ranks, share)
+	return float64(n), math.Ceil(float64(part) / float64(ranks) / float64(16*grid*threads)), float64(grid)
 }
 
 // load is that of a direct plan; up and down are of all ranks on a link.

@@ -104,7 +104,7 @@ func TestChoiceAgainstMeasurement(t *testing.T) {
 			if s < best {
 				best, fastest = s, a
 			}
-			d, ok := Estimate(a, c.op, c.ranks, c.bytes, Costs{Rate: 63e9, Share: c.share, HostBudget: 26 << 20, Block: true})
+			d, ok := Estimate(a, c.op, c.ranks, c.bytes, Costs{Rate: 63e9, Share: c.share, HostBudget: 26 << 20, Area: 4<<20 - 512, Block: true})
 			require.True(t, ok, "%s %s", a, c.op)
 			if d.Seconds() < least {
 				least, chosen = d.Seconds(), a
