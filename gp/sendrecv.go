@@ -178,12 +178,14 @@ func (g *Group) orderBatch(ts []Transfer, e *Explanation, fill func()) (Work, er
 		return Work{}, err
 	}
 	o := g.begin(opSendRecv, string(AlgorithmDirect))
+	g.pass(false)
 	err := each(func() error {
 		if call, r, c := g.orderCalls(x, 1, o); c != api.Success {
 			return g.callError(x.op, x.rank[r], call, c)
 		}
 		return nil
 	})
+	g.passed(false)
 	if c := x.bind.restore(); c != api.Success && err == nil {
 		err = g.callError(x.op, x.rank[1], "cuCtxPopCurrent", c)
 	}
