@@ -69,6 +69,7 @@ func (o Ops) Copy(dst, src Buffer) (Work, error) {
 	if g.run.refused {
 		g.run.refused = false
 		g.p2p[src.rank.index][dst.rank.index] = direction{why: "the driver refused a peer copy: " + err.Error()}
+		g.allPeers, g.rankings = false, nil // collectives over P2P take all directions
 		if o.o.Route != RouteDirect {
 			g.log.Warn("gp: the driver refuses a peer copy: copies are staged from now on", "from", src.rank.index, "to", dst.rank.index, "error", err)
 			g.stats.Fallbacks++

@@ -97,6 +97,31 @@ func TestStatsOfFallbacks(t *testing.T) {
 	require.Equal(t, []gp.PairStats{{From: 0, To: 1, StagedBytes: 8}, {From: 1, To: 0, DirectBytes: 8}}, s.Pairs)
 }
 
+// TestCollectivesAfterRefusal: once the driver has refused a copy between two ranks,
+// collectives do not go that way either, where they would fail in the middle.
+func TestCollectivesAfterRefusal(t *testing.T) {
+	tapped, tp := gputest.Tapped(t, peeredMachine(t))
+	o := options(t, tapped, 2)
+	o.P2P = gp.P2PTrust
+	g := open(t, o)
+	a, b := alloc(t, g.Ranks()[0], gp.TypeInt32, 1<<16), alloc(t, g.Ranks()[1], gp.TypeInt32, 1<<16)
+	peer := g.With(gp.CallOptions{Algorithm: gp.AlgorithmPeer})
+	bufs := []gp.Buffer{a, b}
+	require.NoError(t, only(peer.Broadcast(bufs, a)))
+	w, err := g.Broadcast(bufs, a)
+	wait(t, w, err)
+	tp.Fail("MemcpyPeerAsync", 1, api.PeerAccessNotEnabled)
+	w, err = g.Copy(b, a)
+	wait(t, w, err)
+	require.EqualValues(t, 1, g.Stats().Fallbacks)
+	err = only(peer.Broadcast(bufs, a))
+	require.ErrorIs(t, err, gp.ErrArgument)
+	require.ErrorContains(t, err, "P2P is not proven")
+	w, err = g.Broadcast(bufs, a)
+	require.Equal(t, string(gp.AlgorithmDirect), w.Algorithm())
+	wait(t, w, err)
+}
+
 func TestStatsLogValue(t *testing.T) {
 	var b bytes.Buffer
 	slog.New(slog.NewJSONHandler(&b, nil)).Info("x", "stats", gp.Stats{Copies: 3, PinnedBytes: 1 << 40})
