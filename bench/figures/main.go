@@ -81,6 +81,7 @@ type record struct {
 	machine string // "1x NVIDIA H200, driver 580.159.04"
 	gpus    string // what tells machines apart: "1x NVIDIA H200"
 	taken   string // RFC 3339, or a date: the latest within
+	multi   bool   // of several GPUs, beside what others did there
 	rows    []row
 }
 
@@ -98,8 +99,8 @@ type row struct {
 // subjects are the ops of rows in the order of the table.
 var subjects = []string{"link", "copy", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"}
 
-// load reads the records of a folder, the latest first. Each keeps what no later
-// one of its machine has.
+// load reads the records of a folder, those of several GPUs first, and the latest
+// first. Each keeps what none before it of its machine has.
 func load(folder string) (records []record, err error) {
 	names, err := filepath.Glob(filepath.Join(folder, "*.json"))
 	if err != nil {
@@ -117,7 +118,11 @@ func load(folder string) (records []record, err error) {
 		r.file = filepath.Base(name)
 		records = append(records, r)
 	}
-	slices.SortStableFunc(records, func(a, b record) int { return cmp.Or(cmp.Compare(b.taken, a.taken), cmp.Compare(b.file, a.file)) })
+	// What is beside others' figures goes before what the tests took later by themselves.
+	order := map[bool]int{true: -1}
+	slices.SortStableFunc(records, func(a, b record) int {
+		return cmp.Or(cmp.Compare(order[a.multi], order[b.multi]), cmp.Compare(b.taken, a.taken), cmp.Compare(b.file, a.file))
+	})
 	has := map[[2]string]string{} // the file that shows an op of a machine
 	for i := range records {
 		r := &records[i]
@@ -199,6 +204,7 @@ type bundle struct {
 		} `json:"all_reduce"`
 		Collectives *struct {
 			Type   string `json:"type"`
+			Card   bool   `json:"one_card"` // all ranks share one
 			Points []struct {
 				Op        string  `json:"op"`
 				Ranks     int     `json:"ranks"`
@@ -264,7 +270,7 @@ func parse(raw []byte) (r record, err error) {
 	if b.Multi != nil {
 		// The bundle's own measurements are of ranks that share a card; here each has
 		// one.
-		r.taken = max(r.taken, b.Multi.Date)
+		r.multi, r.taken = true, max(r.taken, b.Multi.Date)
 		r.addMulti(b.Multi)
 	} else {
 		r.addMeasured(&b)
@@ -440,7 +446,7 @@ func (r *record) addMeasured(b *bundle) {
 			r.rows = append(r.rows, row{op: "copy", what: "staged copy, one way", bytes: 1 << 30, figure: fmt.Sprintf("%.1f GB/s", c.Large), ceiling: percent(c.Ratio)})
 		}
 	}
-	if c := m.Collectives; c != nil {
+	if c := m.Collectives; c != nil && (!c.Card || strings.HasPrefix(b.Machine, "1x ")) {
 		most := map[string]uint64{}
 		key := func(op string, ranks int) string { return fmt.Sprint(op, ranks) }
 		for _, p := range c.Points {

@@ -151,7 +151,9 @@ func TestRefused(t *testing.T) {
 // Several GPUs are shown with what others took for the same, and without what the
 // record has of ranks that shared a card.
 func TestSeveralGPUs(t *testing.T) {
-	root := repository(t, map[string]string{"2027-01-02-2xgpu.json": `{"date": "2027-01-02", "machine": "2x GPU, driver 600.1",
+	root := repository(t, map[string]string{"2027-01-03-2xgpu.json": `{"date": "2027-01-03T00:00:00Z", "machine": "2x GPU, driver 600.1",
+ "measured": {"copy": {"d2h_gb_per_s": 54.74}, "collectives": {"type": "float32", "one_card": true, "points": [{"op": "all_to_all", "ranks": 8, "bytes": 1024, "algorithm": "direct", "auto": true, "median_seconds": 1}]}}}`,
+		"2027-01-02-2xgpu.json": `{"date": "2027-01-02", "machine": "2x GPU, driver 600.1",
  "measured": {"collectives": {"type": "float32", "points": [{"op": "all_reduce", "ranks": 8, "bytes": 1024, "algorithm": "ring", "auto": true, "median_seconds": 1}]}},
  "multi": {"links": [{"op": "d2h", "algorithm": "dma", "ranks": 1, "bytes": 268435456, "seconds": 0.01, "algbw_gb_per_s": 26.8, "case": "link.d2h", "gpus": "0"}],
   "copies": [{"ways": 2, "bytes": 67108864, "routes": {"staged": {"seconds": 0.002, "of_bound": 0.9}, "driver": {"seconds": 0.003}}, "nccl": {"nccl.shm": {"seconds": 0.004}, "nccl.nvlink": {"seconds": 0.0001}}},
@@ -171,4 +173,5 @@ func TestSeveralGPUs(t *testing.T) {
 	}
 	require.NotContains(t, string(b), "8 ranks")
 	require.NotContains(t, string(b), "16 KiB")
+	require.NotContains(t, string(b), "2027-01-03", "what tests took by themselves, or on one of the cards")
 }
