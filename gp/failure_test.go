@@ -5,6 +5,9 @@ package gp_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -315,6 +318,97 @@ func TestOpenMayFail(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestOpenWithProofMayFail: whichever call fails while P2P is proven and timed, Open
+// fails with it, or what it gives works, over P2P or not. Of each driver function that
+// the proof calls it fails the first call or the last; in soak runs every one, but
+// for the thousands of polls.
+func TestOpenWithProofMayFail(t *testing.T) {
+	gputest.Parallel(t)
+	opened := func(p2p gp.P2PMode, edit func(*tap.Tap)) (*gp.Group, error, *tap.Tap) {
+		tapped, tp := gputest.Tapped(t, peeredMachine(t))
+		o := options(t, tapped, 2)
+		o.P2P = p2p
+		tp.Reset()
+		edit(tp)
+		g, err := gp.Open(o)
+		return g, err, tp
+	}
+	counts := func(p2p gp.P2PMode) map[string]uint64 {
+		g, err, tp := opened(p2p, func(*tap.Tap) {})
+		require.NoError(t, err)
+		all := tp.Counts()
+		require.NoError(t, g.Close())
+		return all
+	}
+	without, with := counts(gp.P2POff), counts(gp.P2PAuto)
+	failed, direct, staged := 0, 0, 0
+	try := func(call string, k int, code api.Code) {
+		var rule *tap.Rule
+		g, err, _ := opened(gp.P2PAuto, func(tp *tap.Tap) { rule = tp.Fail(call, k, code) })
+		what := fmt.Sprintf("call %d of cu%s, code %d", k, call, code)
+		switch {
+		case err != nil:
+			require.ErrorIs(t, err, cuda.Code(code), what)
+			require.Nil(t, g)
+			failed++
+			return
+		case rule.Hits() == 0: // no such call this time
+			require.NoError(t, g.Close())
+			return
+		}
+		require.NoError(t, g.Err(), "%s: Open gives a group that has failed", what)
+		var e gp.Explanation
+		a, b := alloc(t, g.Ranks()[0], gp.TypeUint8, 1<<20), alloc(t, g.Ranks()[1], gp.TypeUint8, 1<<20)
+		want, got := make([]byte, 1<<20), make([]byte, 1<<20)
+		fillRandom(want, uint64(k))
+		require.NoError(t, a.Write(background, want))
+		_, err = g.With(gp.CallOptions{Explain: &e}).Copy(b, a)
+		require.NoError(t, err)
+		w, err := g.Copy(b, a)
+		require.NoError(t, err)
+		require.NoError(t, w.Wait(background))
+		require.NoError(t, b.Read(background, got))
+		require.Equal(t, want, got, what)
+		if e.Route == gp.RouteDirect {
+			direct++
+		} else {
+			staged++
+		}
+		require.NoError(t, g.Close(), what)
+	}
+	for i, call := range slices.Sorted(maps.Keys(with)) {
+		first, last := int(without[call])+1, int(with[call])
+		if first > last {
+			continue // the proof does not call it
+		}
+		if slices.Contains([]string{"StreamDestroy", "EventDestroy", "MemFree", "MemFreeHost", "ModuleUnload"}, call) {
+			continue // what the driver refuses to take back stays with it
+		}
+		codes := [2]api.Code{api.InvalidValue, api.OutOfMemory}
+		ks := []int{last, first}[i%2:][:1]
+		switch {
+		case fewer && i%4 != 1:
+			continue
+		case os.Getenv("GP_SOAK") != "":
+			ks = nil
+			for k := first; k <= min(last, first+100); k++ {
+				ks = append(ks, k)
+			}
+		}
+		for n, k := range ks {
+			try(call, k, codes[(i+n)%2])
+			if os.Getenv("GP_SOAK") != "" {
+				try(call, k, codes[(i+n+1)%2])
+			}
+		}
+	}
+	t.Logf("Open failed %d times, and gave a group that copies directly %d times and staged %d times", failed, direct, staged)
+	if !fewer {
+		require.NotZero(t, failed)
+		require.NotZero(t, staged)
+	}
 }
 
 // wildEntry is a kernel that writes where nothing is.

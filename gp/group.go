@@ -133,6 +133,11 @@ func Open(o Options) (*Group, error) {
 	}
 	g.debug = g.log.Enabled(context.Background(), slog.LevelDebug)
 	g.proveP2P()
+	if err := g.Err(); err != nil {
+		// P2P is timed by copies like any other, and one that is cut off in the middle
+		// leaves its streams in no known order.
+		return nil, errors.Join(err, g.Close())
+	}
 	g.survey()
 	g.stats.begin(len(g.ranks))
 	g.joins.init(len(g.ranks))
