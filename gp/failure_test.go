@@ -326,17 +326,17 @@ func TestOpenMayFail(t *testing.T) {
 // for the thousands of polls.
 func TestOpenWithProofMayFail(t *testing.T) {
 	gputest.Parallel(t)
-	opened := func(p2p gp.P2PMode, edit func(*tap.Tap)) (*gp.Group, error, *tap.Tap) {
+	opened := func(p2p gp.P2PMode, edit func(*tap.Tap)) (*gp.Group, *tap.Tap, error) {
 		tapped, tp := gputest.Tapped(t, peeredMachine(t))
 		o := options(t, tapped, 2)
 		o.P2P = p2p
 		tp.Reset()
 		edit(tp)
 		g, err := gp.Open(o)
-		return g, err, tp
+		return g, tp, err
 	}
 	counts := func(p2p gp.P2PMode) map[string]uint64 {
-		g, err, tp := opened(p2p, func(*tap.Tap) {})
+		g, tp, err := opened(p2p, func(*tap.Tap) {})
 		require.NoError(t, err)
 		all := tp.Counts()
 		require.NoError(t, g.Close())
@@ -346,7 +346,7 @@ func TestOpenWithProofMayFail(t *testing.T) {
 	failed, direct, staged := 0, 0, 0
 	try := func(call string, k int, code api.Code) {
 		var rule *tap.Rule
-		g, err, _ := opened(gp.P2PAuto, func(tp *tap.Tap) { rule = tp.Fail(call, k, code) })
+		g, _, err := opened(gp.P2PAuto, func(tp *tap.Tap) { rule = tp.Fail(call, k, code) })
 		what := fmt.Sprintf("call %d of cu%s, code %d", k, call, code)
 		switch {
 		case err != nil:
