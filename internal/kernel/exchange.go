@@ -184,7 +184,7 @@ func AreaNeed(k Kind, bytes uint64, n int) uint64 {
 // same.
 //
 // The shapes are the best of sweeps on an H200 that all ranks share and on two
-// that have one each (exchange and distinct in docs/measured). Where many ranks
+// that have one each (exchange and shapes in docs/measured). Where many ranks
 // wait on one link, fewer blocks are better than a thread for each unit: what
 // polls takes the link from what it waits for. All blocks of the ranks of a GPU
 // fit one of a hundred multiprocessors.
