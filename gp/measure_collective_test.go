@@ -23,7 +23,6 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 	"github.com/geforce-p2p/geforce-p2p/internal/hook"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
-	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 	"github.com/geforce-p2p/geforce-p2p/ptx"
 )
 
@@ -191,14 +190,7 @@ type collectivePoint struct {
 // TestMeasureCollectives takes the times of the collectives with all ranks on one
 // card, each beside its bound of the same round.
 func TestMeasureCollectives(t *testing.T) {
-	dir := os.Getenv("GP_MEASURE_DIR")
-	if dir == "" {
-		t.Skip("GP_MEASURE_DIR is not set: no figures asked for")
-	}
-	if testenv.Race || !testenv.Optimized() {
-		t.Skip("built for checking, not for measuring")
-	}
-	d := gputest.Hardware(t)
+	d, dir := figuresAsked(t)
 	dev, err := d.Device(0)
 	require.NoError(t, err)
 	cc, err := dev.Primary()
@@ -297,14 +289,7 @@ func writeMeasured(t *testing.T, dir, name string, v any) {
 // beside that of as many bare launches, and what it is worth to have a goroutine
 // a rank.
 func TestMeasureSmallAllReduce(t *testing.T) {
-	dir := os.Getenv("GP_MEASURE_DIR")
-	if dir == "" {
-		t.Skip("GP_MEASURE_DIR is not set: no figures asked for")
-	}
-	if testenv.Race || !testenv.Optimized() {
-		t.Skip("built for checking, not for measuring")
-	}
-	d := gputest.Hardware(t)
+	d, dir := figuresAsked(t)
 	dev, err := d.Device(0)
 	require.NoError(t, err)
 	type point struct {

@@ -3,16 +3,13 @@
 package gp_test
 
 import (
-	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/geforce-p2p/geforce-p2p/gp"
-	"github.com/geforce-p2p/geforce-p2p/internal/gputest"
 	"github.com/geforce-p2p/geforce-p2p/internal/kernel"
-	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 )
 
 type shapePoint struct {
@@ -32,14 +29,7 @@ type shapePoint struct {
 // their grids, beside the copies that do the same: where each rank has a GPU of
 // its own, and where two share one. Every point is verified.
 func TestMeasureShapes(t *testing.T) {
-	dir := os.Getenv("GP_MEASURE_DIR")
-	if dir == "" {
-		t.Skip("GP_MEASURE_DIR is not set: no figures asked for")
-	}
-	if testenv.Race || !testenv.Optimized() {
-		t.Skip("built for checking, not for measuring")
-	}
-	d := gputest.Hardware(t)
+	d, dir := figuresAsked(t)
 	dev, err := d.Device(0)
 	require.NoError(t, err)
 	devs, err := d.Devices()

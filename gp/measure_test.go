@@ -25,17 +25,24 @@ import (
 	"github.com/geforce-p2p/geforce-p2p/internal/testenv"
 )
 
-// measuring skips unless figures are asked for and there is a GPU to take them
-// from. It returns a group of two ranks, on one card if there is only one.
-func measuring(t *testing.T) (*cuda.Driver, *gp.Group, func(name string, v any)) {
-	dir := os.Getenv("GP_MEASURE_DIR")
-	if dir == "" {
+// figuresAsked is the driver to take figures of, and the folder that they go to. The
+// test is skipped where nobody asks for any, there is no GPU, or the build is one for
+// checking.
+func figuresAsked(t *testing.T) (d *cuda.Driver, dir string) {
+	t.Helper()
+	if dir = os.Getenv("GP_MEASURE_DIR"); dir == "" {
 		t.Skip("GP_MEASURE_DIR is not set: no figures asked for")
 	}
 	if testenv.Race || !testenv.Optimized() {
-		t.Skip("built for checking, not for measuring")
+		t.Skip("built for checking, not for figuresAsked")
 	}
-	d := gputest.Hardware(t)
+	return gputest.Hardware(t), dir
+}
+
+// measuring skips unless figures are asked for and there is a GPU to take them
+// from. It returns a group of two ranks, on one card if there is only one.
+func measuring(t *testing.T) (*cuda.Driver, *gp.Group, func(name string, v any)) {
+	d, dir := figuresAsked(t)
 	n, err := d.DeviceCount()
 	require.NoError(t, err)
 	o := gp.Options{Driver: d, Devices: []int{0, min(1, n-1)}, AllowSameGPU: n == 1, P2P: gp.P2POff}
